@@ -40,6 +40,13 @@ def attend(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda sc
     return contraction.matmul(weights * ir.unary(ops.RECIP, reduction.sum_(weights, [-1], True)), v)
 
 
+def attend_as_read(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
+    """``softmax(change(scores)) @ v``, where scores are read: no product is summed."""
+    each = (movement.slice_(q, -1, 0, 1), movement.transpose(movement.slice_(k, -1, 0, 1), -2, -1))
+    scores = ir.binary(ops.MAX, *(ir.expand(x, (HEADS, ROWS, COLUMNS)) for x in each))
+    return contraction.matmul(reduction.softmax(change(scores), -1), v)
+
+
 def positions(shape: tuple[sym.Int, ...], axis: int) -> Node:
     """The position along ``axis`` everywhere in ``shape``."""
     others = [k for k in range(len(shape)) if k != axis]

@@ -22,7 +22,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.nest import conditions, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program.ir import Kernel
-from luminal.core.schedule.transform import online
+from luminal.core.schedule.transform import carried
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.stream import Stream
 from luminal.module import Module
@@ -247,8 +247,8 @@ def less(x: ln.Scalar, d: ln.Scalar) -> ln.Scalar:
 
 
 def test_an_exponential_of_a_difference_moves_by_a_factor() -> None:
-    _, y = online.derive(reductions(lambda x, d: exp2(less(x, d)), ops.MAX_REDUCE), sym.Var("t", 0, 7))
-    assert y.moves == (online.Move("d", ops.Scale(1.0), 1.0),) and y.outside == ()
+    _, y = carried.derive(reductions(lambda x, d: exp2(less(x, d)), ops.MAX_REDUCE), sym.Var("t", 0, 7))
+    assert y.moves == (carried.Move("d", ops.Scale(1.0), 1.0),) and y.outside == ()
 
 
 def test_a_scale_of_the_exponent_moves_too_and_factors_without_the_axis_leave_the_sum() -> None:
@@ -256,9 +256,27 @@ def test_a_scale_of_the_exponent_moves_too_and_factors_without_the_axis_leave_th
     found = reductions(
         lambda x, d: binary(ops.DIV, exp2(binary(ops.MUL, less(x, d), number(3.0))), other), ops.MAX_REDUCE
     )
-    _, y = online.derive(found, sym.Var("t", 0, 7))
-    assert y.moves == (online.Move("d", ops.Scale(1.0), 3.0),)
+    _, y = carried.derive(found, sym.Var("t", 0, 7))
+    assert y.moves == (carried.Move("d", ops.Scale(1.0), 3.0),)
     assert y.outside == (ln.apply(ops.RECIP, (other,), None, types.f32),) and len(y.inside) == 1
+
+
+@pytest.mark.parametrize(
+    ("infinite", "instead", "follows"),
+    [(math.inf, 0.0, True), (-math.inf, 1.0, True), (3.0, 0.0, False), (math.inf, -math.inf, False)],
+)
+def test_a_maximum_may_be_replaced_where_it_is_infinite(infinite: float, instead: float, follows: bool) -> None:
+    def value(x: ln.Scalar, d: ln.Scalar) -> ln.Scalar:
+        test = ln.apply(ops.EQUAL, (d, number(infinite)), None, types.bool_)
+        return exp2(less(x, ln.apply(ops.SELECT, (test, number(instead), d), None, types.f32)))
+
+    found = reductions(value, ops.MAX_REDUCE)
+    if follows:
+        (move,) = carried.derive(found, sym.Var("t", 0, 7))[-1].moves
+        assert move.guarded is not None and move.of(number(2.0)) != move.guarded
+    else:
+        with pytest.raises(ScheduleError, match="its maximum"):
+            carried.derive(found, sym.Var("t", 0, 7))
 
 
 def or_zero(value: ln.Scalar, of: ln.Scalar) -> ln.Scalar:
@@ -275,7 +293,7 @@ def test_whether_a_quotient_is_a_number_is_asked_of_its_own_sum_only() -> None:
     def last(value: ln.Scalar) -> tuple[ln.Scalar, ...]:
         found = reductions(lambda x, d: exp2(less(x, d)), ops.MAX_REDUCE)
         sum_ = ln.Reduction("z", ops.SUM_REDUCE, types.f32, found[0].loops, (), value)
-        return online.derive([*found, sum_], found[0].loops[0].axis)[-1].conditions
+        return carried.derive([*found, sum_], found[0].loops[0].axis)[-1].conditions
 
     share = binary(ops.DIV, weight, total)
     assert last(share) == ()
@@ -299,7 +317,7 @@ def test_what_does_not_move_by_a_factor_is_refused(
     value: Callable[[ln.Scalar, ln.Scalar], ln.Scalar], first: ops.Op, reason: str
 ) -> None:
     with pytest.raises(ScheduleError, match=reason):
-        online.derive(reductions(value, first), sym.Var("t", 0, 7))
+        carried.derive(reductions(value, first), sym.Var("t", 0, 7))
 
 
 def repeated(op: ops.Op, value: ln.Scalar, times: int) -> ln.Scalar:
@@ -312,11 +330,11 @@ def repeated(op: ops.Op, value: ln.Scalar, times: int) -> ln.Scalar:
 def test_a_product_of_too_many_factors_is_refused_before_they_are_written_out() -> None:
     axis = sym.Var("t", 0, 7)
     found = reductions(lambda x, d: repeated(ops.MUL, exp2(less(x, d)), 7), ops.MAX_REDUCE)
-    assert len(online.derive(found, axis)[-1].inside) == online.FACTORS
+    assert len(carried.derive(found, axis)[-1].inside) == carried.FACTORS
     for squared in (8, 60):
         found = reductions(lambda x, d, n=squared: repeated(ops.MUL, exp2(less(x, d)), n), ops.MAX_REDUCE)
-        with pytest.raises(ScheduleError, match=f"more than {online.FACTORS} factors"):
-            online.derive(found, axis)
+        with pytest.raises(ScheduleError, match=f"more than {carried.FACTORS} factors"):
+            carried.derive(found, axis)
 
     def chosen(x: ln.Scalar, d: ln.Scalar) -> ln.Scalar:
         value = x
@@ -325,14 +343,14 @@ def test_a_product_of_too_many_factors_is_refused_before_they_are_written_out() 
             value = ln.apply(ops.SELECT, (condition, binary(ops.MUL, value, value), number(0.0)), None, types.f32)
         return value
 
-    with pytest.raises(ScheduleError, match=f"more than {online.FACTORS} factors"):
-        online.derive(reductions(chosen, ops.MAX_REDUCE), axis)
+    with pytest.raises(ScheduleError, match=f"more than {carried.FACTORS} factors"):
+        carried.derive(reductions(chosen, ops.MAX_REDUCE), axis)
 
 
 def test_a_sum_with_itself_is_twice_each_of_its_terms() -> None:
     x, y = ln.load("x", 0, types.f32), ln.load("y", 0, types.f32)
     doubled = repeated(ops.ADD, binary(ops.ADD, x, binary(ops.MUL, y, number(-3.0))), 60)
-    assert online.linear(doubled) == {x: 2.0**60, y: -3 * 2.0**60}
+    assert carried.linear(doubled) == {x: 2.0**60, y: -3 * 2.0**60}
 
 
 AT_I, AT_J = (ln.index(sym.var(name, 0, 9)) for name in "ij")
@@ -448,7 +466,7 @@ def test_weights_that_are_squared_again_and_again(squared: int) -> None:
     program = compile_graph(graph, targets.AVX512, reached.__setitem__)
     assert any(kernel.name.startswith("chain") for kernel in program.kernels) == (squared == 5)
     if squared != 5:
-        assert f"more than {online.FACTORS} factors" in str(reached["arrangement"].refused)
+        assert f"more than {carried.FACTORS} factors" in str(reached["arrangement"].refused)
     (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
     error = np.abs(run_program(program, source.arrays)["y"] - expected).max()
     assert error <= 4 * 2**squared * types.f32.eps * np.abs(expected).max()

@@ -21,6 +21,7 @@ from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
+from luminal.core.schedule.transform.carry import Carry
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
@@ -90,7 +91,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
     assert isinstance(columns, ln.Loop)
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
-    costs, first = target.costs, chain.tile
+    costs, first = target.costs, chain.tile or tile
     wide, high = costs.sizes.chain_columns, costs.sizes.chain_rows
     longest = sym.upper(chain.along.hi + 1) or wide
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
@@ -111,8 +112,8 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
     sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
     block = state.ask("chain", [Candidate("schedule", block_of(*size)) for size in sizes], first, tile)
     names = chain.along.name, outer[-1].axis.name
-    first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
-    state.do(Stream(*names, first, last, block.columns, block.tiles, target.precision.stored))
+    tiles_of = None if chain.tile is None else replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
+    state.do(Stream(*names, *tiles_of, block.columns, block.tiles, target.precision.stored))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
 
@@ -143,6 +144,8 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     state, sizes = Scheduler(nest, target), target.costs.sizes
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
+    if _carries_rows(state):
+        return state.finish()
     outer = [loop.axis for loop in state.loops()]
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
@@ -196,6 +199,30 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     state.do(Vectorise(name, _lanes(state)))
     state.parallelise(way.tasks)
     return state.finish()
+
+
+def _carries_rows(state: Scheduler) -> bool:
+    """Whether rows too long for the second-level cache, reduced more than once, could be scheduled as one pass over
+    blocks; then they are."""
+    inside = statements(perfect_loops(state.nest.body)[1])
+    along = [s.loops[-1].axis for s in inside if isinstance(s, ln.Reduction)]
+    size = max((a.dtype.itemsize for a in state.nest.arrays if not a.written), default=1)
+    if len(along) < 2 or typical(along[0].hi + 1) * size <= state.target.l2 or vector_gain(along[0], state) <= 0:
+        return False
+    carry, before = Carry(along[0].name, state.target.costs.sizes.part), state.nest
+    try:
+        carry(before)
+    except ScheduleError:
+        return False
+    order = by_stride([loop.axis for loop in state.loops()], state)
+    if order:
+        state.do(Reorder(tuple(v.name for v in order)))
+        state.merge([v.name for v in order])
+    state.do(carry)
+    for name in (carry.within, *(v.name for v in state.inner_axes() if v == along[0])):
+        state.do(Vectorise(name, _lanes(state)))
+    state.parallelise()
+    return True
 
 
 def _pass_candidates(state: Scheduler, axes: Sequence[Var]) -> list[MemoryPass]:

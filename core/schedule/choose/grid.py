@@ -29,7 +29,7 @@ from luminal.core.schedule.transform.loops import Parallelise, Reorder, Schedule
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
-from luminal.core.types import f32
+from luminal.core.types import DType, f32
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
@@ -119,8 +119,11 @@ def _schedule_one_pass(
     assert grid is not None
     rows, block = tile
     state = Scheduler(nest, target)
-    product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
-    a, b = (stored_type(nest, x.array) for x in product_of(product))
+    product = next(s for s in columns.body if isinstance(s, ln.Reduction))
+    a, b = product.dtype, _right_type(nest, columns, product)
+    if chain.tile is not None:
+        product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
+        a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = target.fragment(a, b) if product.dtype == f32 else None
     side = grid.costs.side
     first = Square(side) if fragment is None else _warp_tiles(Tile(rows, block // side, side), fragment)
@@ -143,8 +146,7 @@ def _divided_sums(
     fragments; and how many columns of sums there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
-    right = [x.array for x in reads(last) if columns.axis in sym.variables(x.offset)]
-    fragment = target.fragment(last.dtype, stored_type(nest, right[0])) if right else None
+    fragment = target.fragment(last.dtype, _right_type(nest, columns, last))
     if fragment is not None:
         parts = _warp_tiles(Tile(rows, 1, 1), fragment)
         across = threads // fragment.warp * parts.rows // rows
@@ -154,6 +156,12 @@ def _divided_sums(
     wide = -(-extent // across)
     wide = wide if wide <= 2 else -(-wide // 4) * 4  # as many are read at once
     return Rectangle(side, wide), wide * across
+
+
+def _right_type(nest: ln.LoopNest, columns: ln.Loop, last: ln.Reduction) -> DType:
+    """The type of what the last sum of a chain multiplies its rows by."""
+    right = (stored_type(nest, x.array) for x in reads(last) if columns.axis in sym.variables(x.offset))
+    return next(right, last.dtype)
 
 
 def _warp_tiles(tile: Tile, fragment: Fragment) -> Warps:

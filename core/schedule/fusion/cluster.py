@@ -13,7 +13,7 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``host``: a call of a function of the host, no kernel;
 - ``measure``: no kernel: after it the size of a dimension is known.
 
-Another, ``chain``, is made of three of these afterwards (see ``chain``).
+Another, ``chain``, is made of two or three of these afterwards (see ``chain``).
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from luminal.core.symbolic import Int, Var
 
 @dataclass(frozen=True)
 class Chain:
-    """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``; ``middle``, the
-    row cluster that reads it; and ``last``, a contraction that sums the middle's result over the axis ``along``.
-    ``contraction`` is the first one; the last one is the cluster's."""
+    """The parts of a chain: the ``first`` contraction with its epilogue, where there is one (``contraction``, and
+    ``tile``, which computes it); ``middle``, a row cluster, which computes or reads ``row`` at the index ``at`` and
+    reduces it; and ``last``, a contraction that sums the middle's result over the axis ``along``, and is the
+    cluster's."""
 
     first: tuple[Node, ...]
     row: Node
+    at: tuple[Int, ...]
     middle: tuple[Node, ...]
     last: tuple[Node, ...]
     along: Var
-    contraction: Contraction
+    contraction: Contraction | None
 
     @property
-    def tile(self) -> Tile:
+    def tile(self) -> Tile | None:
         """The tile of the first contraction."""
-        assert self.contraction.tile is not None
-        return self.contraction.tile
+        return None if self.contraction is None else self.contraction.tile
 
 
 @dataclass
@@ -80,9 +81,8 @@ class Cluster:
     @property
     def contractions(self) -> tuple[Contraction, ...]:
         """The sums that tile operations compute, in order; the last gives the domain."""
-        if self.contraction is None:
-            return ()
-        return (self.contraction,) if self.chain is None else (self.chain.contraction, self.contraction)
+        both = (None if self.chain is None else self.chain.contraction, self.contraction)
+        return tuple(found for found in both if found is not None)
 
     @property
     def outer(self) -> tuple[Int, ...]:

@@ -13,8 +13,8 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
-from luminal.core.schedule.transform.online import Carried
+from luminal.core.schedule.transform.carried import Carried
+from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -35,7 +35,8 @@ class StreamStaged:
     ``Stream`` for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first product,
     ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
     the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
-    two stages with ``ahead``. The threads are divided evenly among rows, which they reduce in a fixed order.
+    two stages with ``ahead``. The threads are divided evenly among rows, which they reduce in a fixed order. Where the
+    nest has no first product, ``p`` is read.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -60,7 +61,7 @@ class StreamStaged:
         return _Streamed(self, nest).nest()
 
 
-class _Streamed(OnePass):
+class _Streamed(ChainPass):
     """One application of the transform."""
 
     def __init__(self, by: StreamStaged, nest: ln.LoopNest) -> None:
@@ -74,7 +75,7 @@ class _Streamed(OnePass):
             raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
         if by.block % by.depth:
             raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
-        if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
+        if self.row.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
         self.pitch = by.rows + 4  # elements from one column of the product to the next; a multiple of 4, for alignment
         thread = sym.var("t0", 0, self.threads - 1)
@@ -94,19 +95,22 @@ class _Streamed(OnePass):
         skipped = sym.floordiv(first, by.block)
         step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
         columns = Side(t, by.block, (skipped + step) * by.block)
-        product, value = self._first_steps(columns), self._last_steps(columns)
-        block = (
-            self._by_threads(*self.tile.loops((self._set(self.tile, "tile", self.number(0.0)),))),
-            *product.body(),
-            self._by_threads(*self._products(columns)),
-            *self._reduced(columns),
-            *value.body(),
-        )
+        value = self._last_steps(columns)
+        allocations: Body = value.allocations()
+        row: Body = (self._read(columns),)
+        if self.first is not None:
+            product = self._first_steps(self.first, columns)
+            allocations = (*product.allocations(), *allocations)
+            row = (
+                self._by_threads(*self.tile.loops((self._set(self.tile, "tile", self.number(0.0)),))),
+                *product.body(),
+                self._by_threads(*self._products(columns)),
+            )
+        block = (*row, *self._reduced(columns), *value.body())
         body = (
             *lead,
             *self._allocations(),
-            *product.allocations(),
-            *value.allocations(),
+            *allocations,
             self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
             self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
             *in_loop(step, sym.ceildiv(end, by.block) - skipped, block),
@@ -127,7 +131,7 @@ class _Streamed(OnePass):
         return (
             ln.Alloc("product", self.dtype, self.pitch * by.block, "shared"),
             *states, *parts, *factor,
-            ln.Alloc("tile", self.dtype, self.tile.size * self.threads, "registers"),
+            *([] if self.first is None else [ln.Alloc("tile", self.dtype, self.tile.size * self.threads, "registers")]),
             ln.Alloc(self.result.name, self.dtype, self.sum.size * self.threads, "registers"),
         )  # fmt: skip
 
@@ -157,15 +161,15 @@ class _Streamed(OnePass):
 
     # ---- products --------------------------------------------------------------------------------------------------
 
-    def _first_steps(self, columns: Side) -> StagedSteps:
+    def _first_steps(self, first: ln.Reduction, columns: Side) -> StagedSteps:
         """The steps of the product of a tile of rows and a block of columns."""
         by = self.by
-        factors = product_of(self.first)
+        factors = product_of(first)
         for factor, axis in zip(factors, (self.t.axis, self.m.axis), strict=True):
             if axis in sym.variables(factor.offset).union(*(sym.variables(v) for v in factor.valid)):
                 raise ScheduleError("stream: the operands of the first contraction do not have rows and columns apart")
         a, b = (
-            self._strip(name, factor, side, self.first.loops, isinstance(by.first, Warps))
+            self._strip(name, factor, side, first.loops, isinstance(by.first, Warps))
             for name, factor, side in zip(("stage_a", "stage_b"), factors, (self.side, columns), strict=True)
         )
         k_0 = Var("k_0", 0, by.depth - 1)
@@ -177,7 +181,7 @@ class _Streamed(OnePass):
                 (right, b.dtype, b.place(sym.expr(k_0), self.tile.left), b.line),
             )  # fmt: skip
 
-        count = sym.ceildiv(sym.product(loop.extent for loop in self.first.loops), by.depth)
+        count = sym.ceildiv(sym.product(loop.extent for loop in first.loops), by.depth)
         return StagedSteps(self.threads, count, (a, b), product, by.ahead)
 
     def _last_steps(self, columns: Side) -> StagedSteps:
@@ -224,15 +228,26 @@ class _Streamed(OnePass):
     def _products(self, columns: Side) -> Body:
         """Stores the thread's elements of the tile as elements of the product."""
         held = self.tile
-        where = {self.m.axis: self.side.at(held.row), self.t.axis: columns.at(held.column)}
-        total = {ln.temporary(self.first.name, self.dtype): ln.load("tile", self._at(held), self.dtype)}
-        element = substitute_scalar(replace_leaves(self.element, total), where, {})
-        place = self._place(held.row, held.column)
+        total = ln.load("tile", self._at(held), self.dtype)
+        return held.loops(self._element(columns, held.row, held.column, total))
+
+    def _read(self, columns: Side) -> ln.Loop:
+        """Stores what is read, neighbours by neighbouring threads, as elements of the product."""
+        rows, block = self.by.rows, self.by.block
+        copied = Var("c0", 0, rows * block - 1)
+        row, column = sym.floordiv(sym.expr(copied), block), sym.mod(sym.expr(copied), block)
+        return ln.Loop(copied, rows * block, "thread", self._element(columns, row, column), self.threads)
+
+    def _element(self, columns: Side, row: Int, column: Int, total: ln.Scalar | None = None) -> Body:
+        """Stores the element of the row, of which ``total`` is the first contraction's sum."""
+        where = {self.m.axis: self.side.at(row), self.t.axis: columns.at(column)}
+        element = substitute_scalar(self.element_from(total), where, {})
+        place = self._place(row, column)
         body: Body = (*substitute(self.lets, where), ln.Store("product", place, element))
-        valid = (*self.side.valid(held.row), *columns.valid(held.column))
+        valid = (*self.side.valid(row), *columns.valid(column))
         if valid:
             body = (ln.Store("product", place, self.number(0.0)), ln.If(valid, body))
-        return held.loops(body)
+        return body
 
     def _reduced(self, columns: Side) -> Body:
         """For each row of the product: the maxima updated, then the sums, and the left operand of the last sum in its

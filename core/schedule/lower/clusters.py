@@ -370,12 +370,14 @@ def _summed_axes(extents: Sequence[Int], first: int) -> list[Var]:
 
 
 def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:
-    """A row of the first contraction in a local array, the reductions along it, and the second contraction."""
+    """A row, computed by the first contraction or read, in a local array; reductions along it; the last contraction."""
     cluster, along = state.cluster, chain.along
     state.row = (along,)
-    row, first, last = chain.row, chain.first[0], chain.last[0]
-    inner = state.reduction(first, "sum0", _reduced_axes(first, 1), [])
-    value = state.value(row, cluster.index[row])
+    row, last = chain.row, chain.last[0]
+    inner: tuple[ln.Statement, ...] = ()
+    if chain.first:
+        inner = state.reduction(chain.first[0], "sum0", _reduced_axes(chain.first[0], 1), [])
+    value = state.value(row, chain.at)
     inner += state.with_lets(ln.Store("row0", state.row_offset(), value))
     body = [ln.Alloc("row0", row.dtype, _bound([along])), *_loops([along], inner)]
     state.row_buffers[row] = "row0"

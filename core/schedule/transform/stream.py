@@ -13,10 +13,10 @@ from luminal.core.printer import brief
 from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import factors_of, stored_type
-from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
+from luminal.core.schedule.nest.rewrite import substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
-from luminal.core.schedule.transform.online import Carried
+from luminal.core.schedule.transform.carried import Carried
+from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.schedule.transform.tensorise import check_run, start_of_b
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -37,18 +37,18 @@ class Stream:
                                                               store g(r) * sum
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
-    block (``online.derive``), unless every task visits one block only. A task has ``group`` tiles as high as the
+    block (``carried.derive``), unless every task visits one block only. A task has ``group`` tiles as high as the
     ``last`` contraction's, which share each block of B and C; the ``first`` contraction may take fewer rows at once.
     Blocks in which every value is -inf by structure are not visited. Operands of the last contraction may be rounded to
     the type ``operand``, where one is given; P is rounded where a matrix unit multiplies it.
 
     Legal where both sums are contractions (as for ``Tensorise``), where N is a number, and where each reduction follows
-    those before it by a factor.
+    those before it by a factor. Where the row is read, not computed by a contraction, there is no ``first``.
     """
 
     axis: str
     m: str
-    first: Tile
+    first: Tile | None
     last: Tile
     block: int
     group: int
@@ -68,19 +68,19 @@ class _Blocks(NamedTuple):
     end: Int
 
 
-class _Streamed(OnePass):
+class _Streamed(ChainPass):
     """One application of the transform."""
 
     def __init__(self, by: Stream, nest: ln.LoopNest) -> None:
         super().__init__(nest, by.axis, by.m, by.operand)
+        if (by.first is None) != (self.first is None):
+            raise ScheduleError("stream: a tile of the first contraction where there is none, or the other way round")
         if by.last.unit is not None and by.last.unit.left != by.operand:
             raise ScheduleError(f"stream: {by.last.unit.name} multiplies {by.last.unit.left}, which P is not")
-        if self.first.dtype != self.dtype:
-            raise ScheduleError(f"stream: a product of {self.first.dtype} before a sum of {self.dtype}")
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
-        self.row_array = "tile" if self.row.dtype == self.first.dtype else self.row.name
+        self.row_array = "tile" if self.row.dtype == self.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
         self.carries = True  # from block to block; ``nest`` clears it where tasks visit one block
 
@@ -170,43 +170,46 @@ class _Streamed(OnePass):
         if self.rows == 1:
             body += self._at(tile, first_row)
         rows = self.named(body, m, "rows", start(tile + 1) - start(tile), 1, self.rows)
-        body += self._first_contraction(first_row, rows, block, width)
+        if self.first is not None and by.first is not None:
+            body += self._first_contraction(self.first, by.first, first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
         return in_loop(step, blocks.number, (*lead, *in_loop(tile, count, tuple(body))))
 
-    def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
+    def _first_contraction(
+        self, product: ln.Reduction, first: Tile, first_row: Int, rows: Int, block: Int, width: Int
+    ) -> Body:
         """The first contraction, a panel of columns at a time."""
         by, t = self.by, self.t
-        a, b = factors_of(self.first, t.axis)
+        a, b = factors_of(product, t.axis)
         if self.m.axis in sym.variables(b.offset) or t.axis in sym.variables(a.offset):
             raise ScheduleError("stream: the operands of the first contraction do not have rows and columns apart")
-        panel = sym.axis(f"{by.axis}_2", by.block // by.first.columns)
-        column = sym.axis(f"{by.axis}_0", by.first.columns)
-        start = (block * (by.block // by.first.columns) + panel) * by.first.columns
-        reduced = [loop.axis for loop in self.first.loops]
+        panel = sym.axis(f"{by.axis}_2", by.block // first.columns)
+        column = sym.axis(f"{by.axis}_0", first.columns)
+        start = (block * (by.block // first.columns) + panel) * first.columns
+        reduced = [loop.axis for loop in product.loops]
         b_offset = start_of_b(
-            sym.substitute(b.offset, {t.axis: start + column}), reduced[-1], column, by.first.columns, by.first.unit
+            sym.substitute(b.offset, {t.axis: start + column}), reduced[-1], column, first.columns, first.unit
         )
-        parts = 1 if self.rows <= by.first.rows else sym.ceildiv(rows, by.first.rows)
-        part = sym.axis(f"{by.m}_3", -(-self.rows // by.first.rows))
+        parts = 1 if self.rows <= first.rows else sym.ceildiv(rows, first.rows)
+        part = sym.axis(f"{by.m}_3", -(-self.rows // first.rows))
         top = sym.floordiv(part * rows, parts)
         height: list[ln.Statement] = []
-        taken = self.named(height, self.m, "taken", sym.floordiv((part + 1) * rows, parts) - top, 1, by.first.rows)
+        taken = self.named(height, self.m, "taken", sym.floordiv((part + 1) * rows, parts) - top, 1, first.rows)
         a_row, a_offset = self._linear("A", a.offset, self.m.axis)
         for axis in reduced:
             self._linear("A", a.offset, axis)
             self._linear("B", b_offset, axis)
-        if by.first.unit is not None:
+        if first.unit is not None:
             check_run(a_offset, reduced[-1])
         contract = ln.Contract(
-            "tile", self.first.dtype, a.array, stored_type(self.before, a.array),
+            "tile", product.dtype, a.array, stored_type(self.before, a.array),
             a_offset + a_row * (first_row + top), a_row, b.array, stored_type(self.before, b.array), b_offset,
-            self.first.loops, taken, by.first.rows, by.first.columns, by.first.lanes,
-            tile_offset=panel * by.first.columns + top * by.block, tile_row=by.block,
-            unit=by.first.unit, depth=by.first.depth,
+            product.loops, taken, first.rows, first.columns, first.lanes,
+            tile_offset=panel * first.columns + top * by.block, tile_row=by.block,
+            unit=first.unit, depth=first.depth,
         )  # fmt: skip
-        return in_loop(panel, sym.ceildiv(width, by.first.columns), in_loop(part, parts, (*height, contract)))
+        return in_loop(panel, sym.ceildiv(width, first.columns), in_loop(part, parts, (*height, contract)))
 
     def _lanes(self) -> int:
         """Lanes of the loops over a block's columns: those of a vector of weights, so that two vectors of floats are
@@ -258,8 +261,7 @@ class _Streamed(OnePass):
         where = {self.t.axis: position + sym.expr(at)}
         row_value = ln.load(self.row_array, place, self.row.dtype)
         block = _RowBlock(self, loop, where)
-        tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
-        element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
+        element = substitute_scalar(self.element_from(ln.load("tile", place, self.dtype)), block.where, {})
         before: Body = ()
         if self.lets or element != row_value:
             before = (*substitute(self.lets, block.where), ln.Store(self.row_array, place, element))

@@ -8,7 +8,7 @@ expressions; the purpose of the reductions does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,19 @@ FACTORS = 128
 
 @dataclass(frozen=True)
 class Move:
-    """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``."""
+    """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``. Where
+    the sum reads ``d`` through a function ``guarded``, which is ``d`` for finite numbers, so does the factor."""
 
     state: str
     attr: Any
     scale: float
+    guarded: ln.Scalar | None = None
+
+    def of(self, maximum: ln.Scalar) -> ln.Scalar:
+        """What the sum takes off where the maximum is ``maximum``."""
+        if self.guarded is None:
+            return maximum
+        return replace_leaves(self.guarded, {ln.temporary(self.state, maximum.dtype): maximum})
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def derive(reductions: Sequence[ln.Reduction], axis: Var, operand: DType | None 
 def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], operand: DType | None = None) -> Carried:
     if reduction.op is ops.MAX_REDUCE:
         if reads(reduction.value) & before.keys():
-            raise ScheduleError(f"stream: the maximum {reduction.name} reads another reduction along {axis}")
+            raise ScheduleError(f"carry: the maximum {reduction.name} reads another reduction along {axis}")
         return Carried(reduction.name, reduction.op, (reduction.value,), (), ())
     inside: list[ln.Scalar] = []
     outside: list[ln.Scalar] = []
@@ -117,7 +125,7 @@ def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:
 
 def _check_count(count: int) -> None:
     if count > FACTORS:
-        raise ScheduleError(f"stream: a product of more than {FACTORS} factors")
+        raise ScheduleError(f"carry: a product of more than {FACTORS} factors")
 
 
 def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Move]:
@@ -125,15 +133,36 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
     if not states:
         return []
     if factor.op is not ops.EXP2 or len(states) > 1:
-        raise ScheduleError(f"stream: {name} does not follow a change of {', '.join(states)} by a factor")
+        raise ScheduleError(f"carry: {name} does not follow a change of {', '.join(states)} by a factor")
     (state,) = states
     terms = linear(factor.operands[0])
-    of_state = terms.pop(ln.temporary(state, factor.dtype), 0.0)
+    taken = next((term for term in terms if _is_finite_part(term, ln.temporary(state, factor.dtype))), None)
+    of_state = terms.pop(taken) if taken is not None else 0.0
     carried = before[state]
     # It must be a maximum of the exponent itself: then a term of -inf has weight 0 whatever the other values are.
     if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
-        raise ScheduleError(f"stream: the exponent of {name} is not a value less {state}, its maximum")
-    return [Move(state, factor.attr, -of_state)]
+        raise ScheduleError(f"carry: the exponent of {name} is not a value less {state}, its maximum")
+    assert taken is not None
+    return [Move(state, factor.attr, -of_state, None if taken.op is None else taken)]
+
+
+def _is_finite_part(value: ln.Scalar, state: ln.Scalar) -> bool:
+    """Whether ``value`` is ``state``, or that where it is finite, and some finite number elsewhere."""
+    if value.op is not ops.SELECT:
+        return value is state
+    test, other, chosen = value.operands
+    if test.op is not ops.EQUAL or chosen is not state or not _is_number_that(other, np.isfinite):
+        return False
+    minus_one = ln.literal(np.array(-1, state.dtype.numpy).tobytes(), state.dtype)
+    negative = ln.apply(ops.MUL, (state, minus_one), None, state.dtype)
+    magnitude, infinity = test.operands
+    return _is_number_that(infinity, np.isinf) and magnitude in (
+        state, ln.apply(ops.MAX, (state, negative), None, state.dtype),
+    )  # fmt: skip
+
+
+def _is_number_that(value: ln.Scalar, holds: Callable[[Any], Any]) -> bool:
+    return isinstance(value.leaf, ln.Literal) and bool(holds(np.frombuffer(value.leaf.bits, value.dtype.numpy)[0]))
 
 
 def _selected(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
@@ -159,7 +188,7 @@ def _is_number(test: ln.Scalar, before: dict[str, Carried]) -> ln.Scalar | None:
     *numerator, reciprocal = factors(test.operands[0])
     denominator = reciprocal.operands[0] if reciprocal.op is ops.RECIP else reciprocal
     total = before.get(denominator.leaf.name) if isinstance(denominator.leaf, ln.Temporary) else None
-    if total is None or denominator is reciprocal or not total.moves:
+    if total is None or denominator is reciprocal or not total.moves or any(move.guarded for move in total.moves):
         return None
     if len(numerator) != 1 or (total.inside, total.outside, total.conditions) != (tuple(numerator), (), ()):
         return None
@@ -168,7 +197,7 @@ def _is_number(test: ln.Scalar, before: dict[str, Carried]) -> ln.Scalar | None:
 
 
 def _is_zero(value: ln.Scalar) -> bool:
-    return isinstance(value.leaf, ln.Literal) and not np.frombuffer(value.leaf.bits, value.dtype.numpy).any()
+    return _is_number_that(value, np.logical_not)
 
 
 def linear(value: ln.Scalar) -> dict[ln.Scalar, float]:
