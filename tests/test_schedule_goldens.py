@@ -55,6 +55,11 @@ def product_with_epilogue(s: Source) -> Node:
     return activation.relu(contraction.linear(x, s.weight(384, 256), s.weight(384)))
 
 
+@structure(*CPUS)
+def rows_beyond_the_cache(s: Source) -> Node:
+    return reduction.logsumexp(s.input(16, 1 << 20), [-1])
+
+
 @structure(targets.AVX512, SMALL_CACHE)
 def product_of_deep_sums(s: Source) -> Node:
     return contraction.linear(s.input(128, 3072), s.weight(768, 3072))

@@ -232,6 +232,15 @@ def masked(queries: sym.Int, keys: sym.Int, dtype: DType = types.f32) -> tuple[i
     return ir.Graph("masked", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
 
 
+def read(queries: sym.Int, keys: sym.Int, dtype: DType = types.f32) -> tuple[ir.Graph, dict[str, Array]]:
+    """Weights of scores that are an input."""
+    source = Source()
+    scores, v = (source.input(2, *shape, dtype=dtype) for shape in ((queries, keys), (keys, 24)))
+    y = contraction.matmul(reduction.softmax(scores, -1), v)
+    dims = {v for extent in (queries, keys) for v in sym.variables(extent)}
+    return ir.Graph("read", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
+
+
 def chains(graph: ir.Graph, target: Target) -> tuple[dict[str, ln.LoopNest], dict[int, str]]:
     """The kernels that are chains, and why others are not."""
     reached: dict[str, Any] = {}
@@ -262,7 +271,9 @@ def test_sizes_that_fill_no_tile(name: str, dtype: str) -> None:
     assert np.abs(found - expected).max() <= max(kind.eps, 1e-6) * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("build", "dtype"), [(masked, types.f32), (heads, types.bf16)], ids=["mask", "causal"])
+@pytest.mark.parametrize(
+    ("build", "dtype"), [(masked, types.f32), (heads, types.bf16), (read, types.f32)], ids=["mask", "causal", "read"]
+)
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
 def test_generated_kernels_agree_with_float64_at_any_size(
     target: Target, build: Callable[..., tuple[ir.Graph, dict[str, Array]]], dtype: DType, tmp_path: Path

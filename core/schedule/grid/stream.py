@@ -256,7 +256,7 @@ class _Streamed(ChainPass):
         at = Var(f"{by.axis}_3", 0, by.block // self.threads_per_row - 1)
         column = sym.expr(at) * self.threads_per_row + self.place_in_row
         row = ln.load("product", self._place(self.own_row, column), self.dtype)
-        block = RowBlock(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.own_row)})
+        block = self._block(self.own_row, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.own_row)})
         rows, valid = self.side.valid(self.own_row), columns.valid(column)
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
@@ -301,14 +301,12 @@ class _Streamed(ChainPass):
                 by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
         return replace_leaves(value, by)
 
+    def _block(self, row: Int, where: dict[Var, Int]) -> RowBlock:
+        return RowBlock(self, where, lambda state: ln.load(state.name, row, self.dtype))
+
     def _moved(self, block: RowBlock, row: Int) -> list[ln.Statement]:
         """The definitions of the maxima of ``row`` before and after the block."""
-        found: list[ln.Statement] = []
-        for state in self.maxima:
-            found.append(self._together(state, row))
-            before, most = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")
-            found += block.moved(state, before, most)
-        return found
+        return [s for state in self.maxima for s in (self._together(state, row), *block.moved(state))]
 
     def _together(self, state: Carried, row: Int) -> ln.Reduction:
         """The reduction of a row in a block, from the partial results of its threads."""
@@ -320,14 +318,13 @@ class _Streamed(ChainPass):
     def _carried(self) -> Body:
         """Updates the states of a row, and stores the factor of its running sum."""
         row = self._row
-        block = RowBlock(self, {})
+        block = self._block(row, {})
         body = self._moved(block, row)
         for state in self.sums:
-            before, more = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")
-            body += [self._together(state, row), ln.Store(state.name, row, block.added(state, before, more))]
+            body += [self._together(state, row), ln.Store(state.name, row, block.added(state))]
         if self.result.moves:
             body.append(ln.Store(_factor(self.result.name), row, block.factor(self.result)))
-        return (*body, *(ln.Store(s.name, row, block.temporary(s.name, "new")) for s in self.maxima))
+        return (*body, *(ln.Store(s.name, row, block.temporary(s, "new")) for s in self.maxima))
 
     # ---- after the blocks ------------------------------------------------------------------------------------------
 

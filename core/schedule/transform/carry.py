@@ -63,7 +63,13 @@ class Carry:
         width = one.named(body, t, "width", self.block if sym.mod(t.extent, self.block) == 0 else left, 1, self.block)
         at = ln.Loop(Var(self.within, 0, self.block - 1), width, "serial", ())
         place, allocs = sym.expr(at.axis), list[ln.Statement]()
-        block, row = RowBlock(one, {t.axis: begin + place}), None
+
+        def so_far(state: Carried) -> ln.Scalar:
+            """The reduction of the blocks before."""
+            column = sym.expr(one.columns.axis) if state is one.last and one.columns is not None else 0
+            return ln.load(f"{state.name}_so_far", column, one.dtype)
+
+        block, row = RowBlock(one, {t.axis: begin + place}, so_far), None
         if one.kept is not None:
             row = ln.load(one.kept.name, place, one.kept.dtype)
             allocs.append(replace(one.kept, extent=self.block))
@@ -71,19 +77,11 @@ class Carry:
             first = () if one.first is None else (one.first,)
             body.append(replace(at, body=(*substitute((*first, *one.lets), block.where), store)))
 
-        def so_far(state: Carried) -> ln.Scalar:
-            """The reduction of the blocks before."""
-            column = sym.expr(one.columns.axis) if state is one.last and one.columns is not None else 0
-            return ln.load(f"{state.name}_so_far", column, one.dtype)
-
         def reduced(state: Carried) -> Body:
             """The reduction of this block, and of all up to this one."""
-            before, more = so_far(state), block.temporary(state.name, "block")
-            reduction = ln.Reduction(f"{state.name}_block", state.op, one.dtype, (at,), (), block.value(state, row))
-            if state.op is ops.MAX_REDUCE:
-                new = _stored(before, block.temporary(state.name, "new"))
-                return (reduction, *block.moved(state, before, more), new)
-            return (reduction, _stored(before, block.added(state, before, more)))
+            moved = block.moved(state) if state.op is ops.MAX_REDUCE else ()
+            new = block.temporary(state, "new") if moved else block.added(state)
+            return (block.reduced(state, at, row), *moved, _stored(so_far(state), new))
 
         initial: list[ln.Statement] = []
         for state in one.states:
@@ -294,35 +292,44 @@ class ChainPass(OnePass):
 
 
 class RowBlock:
-    """The reductions of one row in one block of columns; ``where`` are the positions of its columns.
+    """The reductions of one row in one block of columns: ``where`` are the positions of its columns, ``so_far`` gives
+    what was carried there.
 
-    For a maximum called ``d``, the statements of a block define the temporaries ``d_old``, its value before the block
-    where it is carried, and ``d_new``, its value after.
+    For a reduction called ``d``, the statements of a block define the temporaries ``d_block``, and for a maximum
+    ``d_old``, its value before the block where it is carried, and ``d_new``, its value after.
     """
 
-    def __init__(self, chain: OnePass, where: dict[Var, Int]) -> None:
+    def __init__(self, chain: OnePass, where: dict[Var, Int], so_far: Callable[[Carried], ln.Scalar]) -> None:
         self.chain = chain
         self.dtype = chain.dtype
         self.where = where
+        self.so_far = so_far
         self._maxima: dict[ln.Scalar, ln.Scalar] = {}
 
-    def moved(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> tuple[ln.Statement, ln.Statement]:
-        """The definitions of the maximum ``state`` as it was ``before``, and as it is including the ``block``."""
-        most = ln.apply(ops.MAX, (self.temporary(state.name, "old"), block), None, self.dtype)
-        return ln.Define(f"{state.name}_old", before), self.only(state, most)
+    def reduced(self, state: Carried, loop: ln.Loop, row: ln.Scalar | None, before: Body = ()) -> ln.Reduction:
+        """The reduction ``state`` of the block in ``loop``; ``before`` runs first for each column, and gives ``row``,
+        the value of the row."""
+        name = f"{state.name}_block"
+        return ln.Reduction(name, state.op, self.dtype, (loop,), before, self.value(state, row))
+
+    def moved(self, state: Carried) -> Body:
+        """The definitions of the maximum ``state`` as it was and as it is including the block."""
+        most = ln.apply(ops.MAX, (self.temporary(state, "old"), self.temporary(state, "block")), None, self.dtype)
+        return (ln.Define(f"{state.name}_old", self.so_far(state)), self.only(state, most))
 
     def only(self, state: Carried, most: ln.Scalar) -> ln.Statement:
         """The definition of the maximum ``state`` as ``most``."""
-        new = self.temporary(state.name, "new")
+        new = self.temporary(state, "new")
         # While the maximum is -inf, any finite number will do: every factor is exp(-inf - it) = 0.
         finite = (self.chain.is_empty(new), self.chain.number(0.0), new)
         self._maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
         return ln.Define(f"{state.name}_new", most)
 
-    def added(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> ln.Scalar:
-        """The sum ``state``: ``before``, moved to the new maxima, plus the sum of the ``block``."""
-        total = self.chain.times(before, self.factor(state)) if state.moves else before
-        return ln.apply(ops.ADD, (total, block), None, self.dtype)
+    def added(self, state: Carried) -> ln.Scalar:
+        """The sum ``state``, moved to the new maxima, plus the sum of the block."""
+        total = self.so_far(state)
+        total = self.chain.times(total, self.factor(state)) if state.moves else total
+        return ln.apply(ops.ADD, (total, self.temporary(state, "block")), None, self.dtype)
 
     def value(self, state: Carried, row: ln.Scalar | None) -> ln.Scalar:
         """The term of ``state`` in this block, from ``row``, the value of the row, and the new maxima."""
@@ -338,7 +345,7 @@ class RowBlock:
         """The factor that moves the carried part of ``state`` from the old maxima to the new."""
         found: list[ln.Scalar] = []
         for move in dict.fromkeys(state.moves):
-            old, new = (self.temporary(move.state, suffix) for suffix in ("old", "new"))
+            old, new = (ln.temporary(f"{move.state}_{suffix}", self.dtype) for suffix in ("old", "new"))
             negative = self.chain.times(move.of(new), self.chain.number(-1.0))
             difference = ln.apply(ops.ADD, (move.of(old), negative), None, self.dtype)
             if move.scale != 1.0:
@@ -352,9 +359,9 @@ class RowBlock:
             product = self.chain.times(product, factor)
         return product
 
-    def temporary(self, name: str, suffix: str) -> ln.Scalar:
-        """A temporary of the block for the reduction ``name``."""
-        return ln.temporary(f"{name}_{suffix}", self.dtype)
+    def temporary(self, state: Carried, suffix: str) -> ln.Scalar:
+        """A temporary of the block."""
+        return ln.temporary(f"{state.name}_{suffix}", self.dtype)
 
 
 def in_loop(axis: Int, extent: Int, body: Sequence[ln.Statement]) -> Body:

@@ -260,22 +260,32 @@ class _Streamed(ChainPass):
         loop = ln.Loop(at, width, "vector", (), self._lanes())
         where = {self.t.axis: position + sym.expr(at)}
         row_value = ln.load(self.row_array, place, self.row.dtype)
-        block = _RowBlock(self, loop, where)
-        element = substitute_scalar(self.element_from(ln.load("tile", place, self.dtype)), block.where, {})
+        block = RowBlock(self, where, lambda state: ln.load(state.name, local + row, self.dtype))
+        element = substitute_scalar(self.element_from(ln.load("tile", place, self.dtype)), where, {})
         before: Body = ()
         if self.lets or element != row_value:
-            before = (*substitute(self.lets, block.where), ln.Store(self.row_array, place, element))
+            before = (*substitute(self.lets, where), ln.Store(self.row_array, place, element))
         here = self._at(row, first_row + row)
-        maxima: list[ln.Statement] = [*here]
+        maxima, body = [*here], [*here]
         for state in self.maxima:
-            maxima += block.maximum(state, local + row, row, before, row_value)
+            most, new = block.temporary(state, "block"), block.temporary(state, "new")
+            maxima.append(block.reduced(state, loop, row_value, before))
             before = ()
-        body: list[ln.Statement] = [*here]
-        for state in self.maxima:
-            body += block.moved_on(state, local + row, row)
+            if self.carries:
+                maxima += [*block.moved(state), ln.Store(_next_maximum(state), row, new)]
+                body.append(ln.Define(f"{state.name}_old", block.so_far(state)))
+                body.append(ln.Define(f"{state.name}_new", ln.load(_next_maximum(state), row, self.dtype)))
+                body.append(ln.Store(state.name, local + row, new))
+            else:
+                maxima.append(ln.Store(state.name, local + row, most))
+                body.append(block.only(state, block.so_far(state)))
+
+        def add(state: Carried, value: ln.Scalar) -> None:
+            total = block.added(state) if self.carries else block.temporary(state, "block")
+            body.extend((block.reduced(state, loop, value, before), ln.Store(state.name, local + row, total)))
+
         for state in self.sums[:-1]:
-            body += block.sum(state, local + row, before, row_value)
-            before = ()
+            add(state, row_value)
         # The last loop reads the value before it stores the weight, which may be in the same place.
         name = f"{self.row.name}_kept"
         left = block.value(self.left(), ln.temporary(name, self.row.dtype))
@@ -284,7 +294,7 @@ class _Streamed(ChainPass):
             left = ln.apply(ops.CAST, (left,), ops.To(stored, subnormals=False), stored)
         before = (*before, ln.Define(name, row_value), ln.Store(self.weights, place, left))
         for state in self.sums[-1:]:
-            body += block.sum(state, local + row, before, ln.temporary(name, self.row.dtype))
+            add(state, ln.temporary(name, self.row.dtype))
         if not self.sums:
             body.append(replace(loop, body=before))
         if self.carries and self.result.moves:
@@ -296,46 +306,3 @@ class _Streamed(ChainPass):
 def _next_maximum(state: Carried) -> str:
     """The array of a maximum's values after the block, one for each row of a tile."""
     return f"{state.name}_next"
-
-
-class _RowBlock(RowBlock):
-    """The reductions of one row in one block, column by column in ``loop``."""
-
-    def __init__(self, chain: _Streamed, loop: ln.Loop, where: dict[Var, Int]) -> None:
-        super().__init__(chain, where)
-        self.loop = loop
-        self.carries = chain.carries
-
-    def maximum(self, state: Carried, place: Int, row: Int, before: Body, value: ln.Scalar) -> Body:
-        """The statements that update ``state``, at ``place`` of its array where it is carried, with the block's
-        maximum, for ``row`` of the tile. ``before`` runs first for each column, and gives ``value``."""
-        reduced = self.value(state, value)
-        most = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced)
-        if not self.carries:
-            return (most, ln.Store(state.name, place, self.temporary(state.name, "block")))
-        named = self.moved(state, ln.load(state.name, place, self.dtype), self.temporary(state.name, "block"))
-        return (
-            most,
-            *named,
-            ln.Store(_next_maximum(state), row, self.temporary(state.name, "new")),
-        )
-
-    def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
-        """The definitions of ``state``, at ``place``, before the block, where it is carried, and after it."""
-        if not self.carries:
-            return (self.only(state, ln.load(state.name, place, self.dtype)),)
-        return (
-            ln.Define(f"{state.name}_old", ln.load(state.name, place, self.dtype)),
-            ln.Define(f"{state.name}_new", ln.load(_next_maximum(state), row, self.dtype)),
-            ln.Store(state.name, place, self.temporary(state.name, "new")),
-        )
-
-    def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
-        """The statements that add the block's sum to ``state``, moved to the new maxima where it is carried; ``before``
-        and ``row`` are as for ``maximum``."""
-        value = self.value(state, row)
-        total = self.temporary(state.name, "block")
-        if self.carries:
-            total = self.added(state, ln.load(state.name, place, self.dtype), total)
-        reduction = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, value)
-        return (reduction, ln.Store(state.name, place, total))
