@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, movement, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction, indexing, normalize, reduction
@@ -174,6 +174,18 @@ def test_special_values_of_long_rows_come_out_as_from_many_passes(form: Callable
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_sums_that_a_block_would_round_take_as_many_passes_as_before() -> None:
+    source = Source()
+    x = source.input(20, 45, dtype=types.bf16)
+    y = ir.reduce(ops.MAX_REDUCE, x, [1]) + ir.reduce(ops.SUM_REDUCE, x, [1])
+    graph = ir.Graph("narrow", (x,), (("y", y),))
+    kernels = compile_graph(graph, replace(few_rows(targets.AVX2), l2=16)).kernels
+    assert not any(transforms(kernel, Carry) for kernel in kernels)
+    assert kernels[0].scheduled.serial is not None
+    with pytest.raises(ScheduleError, match="would round"):
+        Carry("a1", 8)(kernels[0].scheduled.serial)
+
+
 def test_short_rows_and_single_reductions_take_as_many_passes_as_before() -> None:
     for form in (lambda x: reduction.max_(x, [-1]), lambda x: x - reduction.mean(x, [-1], keepdims=True)):
         assert not any(transforms(kernel, Carry) for kernel in rows(form, targets.AVX2)[2].kernels)
@@ -235,3 +247,13 @@ def test_scores_that_are_an_output_are_read(target: targets.Target) -> None:
     assert "chain" in {kernel.name.rstrip("0123456789") for kernel in program.kernels}
     (_, expected) = interp.run(graph, source.arrays, mode="float64").outputs
     assert_close(run_program(program, source.arrays)["y"], expected)
+
+
+@pytest.mark.parametrize("target", [targets.AVX512, targets.GPUS["cuda:sm_90"]], ids=lambda t: t.name)
+def test_rows_that_are_padded_are_not_read_beyond_their_end(target: targets.Target) -> None:
+    source = Source()
+    scores, v = source.input(4, 70, 61), source.input(4, 64, 8)
+    y = contraction.matmul(softmax(movement.pad(scores, [0, 0, 1], [0, 0, 2], -np.inf)), v)
+    graph = ir.Graph("padded", tuple(source.nodes), (("y", y),))
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    assert_close(run_program(compile_graph(graph, target), source.arrays)["y"], expected)

@@ -131,7 +131,8 @@ def _covers(row: Node | None, first: Cluster, middle: Cluster, fusion: Fusion) -
 
 
 def _through_views(node: Node) -> Node:
-    while node.op is ops.VIEW:
+    """What ``node`` is a view of, all of whose elements exist."""
+    while node.op is ops.VIEW and not node.attr.valid:
         node = node.inputs[0]
     return node
 

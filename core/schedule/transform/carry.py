@@ -145,6 +145,8 @@ class OnePass:
         self.t, self.dtype = along[0].loops[0], along[-1].dtype
         if not self.dtype.is_float or any(r.dtype != self.dtype for r in along):
             raise ScheduleError("carry: the reductions are not of one type of floats")
+        if self.dtype.compute != self.dtype:
+            raise ScheduleError(f"carry: {self.dtype} would round the sum of each block")
         width = 1 if self.columns is None else self.columns.extent
         if not isinstance(width, int):
             raise ScheduleError(f"carry: the number of columns, {width}, is not fixed")
