@@ -112,8 +112,9 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
     sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
     block = state.ask("chain", [Candidate("schedule", block_of(*size)) for size in sizes], first, tile)
     names = chain.along.name, outer[-1].axis.name
-    tiles_of = None if chain.tile is None else replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
-    state.do(Stream(*names, *tiles_of, block.columns, block.tiles, target.precision.stored))
+    part = None if chain.tile is None else replace(first, rows=min(first.rows, height))
+    last = replace(tile, rows=height)
+    state.do(Stream(*names, part, last, block.columns, block.tiles, target.precision.stored))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
 
@@ -202,10 +203,10 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
 
 
 def _carries_rows(state: Scheduler) -> bool:
-    """Whether rows too long for the second-level cache, reduced more than once, could be scheduled as one pass over
-    blocks; then they are."""
+    """Schedules rows that are reduced more than once, and too long for the second-level cache, as one pass over blocks;
+    False where there are none, or where they cannot be."""
     inside = statements(perfect_loops(state.nest.body)[1])
-    along = [s.loops[-1].axis for s in inside if isinstance(s, ln.Reduction)]
+    along = [s.loops[-1].axis for s in inside if isinstance(s, ln.Reduction) and s.loops]
     size = max((a.dtype.itemsize for a in state.nest.arrays if not a.written), default=1)
     if len(along) < 2 or typical(along[0].hi + 1) * size <= state.target.l2 or vector_gain(along[0], state) <= 0:
         return False
