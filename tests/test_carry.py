@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -25,6 +28,7 @@ from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.transform.carry import Carry
 from luminal.core.schedule.transform.loops import apply
 from luminal.core.schedule.transform.stream import Stream
+from luminal.module import Module
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms, with_costs
 from tests.stream_support import (
@@ -125,10 +129,10 @@ def rows(form: Callable[[Node], Node], target: targets.Target, length: Any = 45)
     """A graph whose rows are too long for the second-level cache, in blocks of 8; and its program."""
     source = Source()
     graph = ir.Graph("rows", (x := source.input(20, length),), (("y", form(x)),), tuple(sym.variables(length)))
-    return graph, source, compile_graph(graph, replace(few_rows(target), l2=16))
+    return graph, source, compile_graph(graph, replace(in_small_blocks(target), l2=16))
 
 
-def few_rows(target: targets.Target) -> targets.Target:
+def in_small_blocks(target: targets.Target) -> targets.Target:
     """``target`` with blocks of 8 elements, and no room for rows between passes over them."""
     return with_costs(target, sizes={"part": 8}, stack={"rows": 0})
 
@@ -174,12 +178,26 @@ def test_special_values_of_long_rows_come_out_as_from_many_passes(form: Callable
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+class LogSum(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(x, -1)
+
+
+def test_a_compiled_sum_of_many_terms_is_exact_to_a_few_roundings() -> None:
+    x = 3 * torch.randn(16, 70_001, generator=torch.Generator().manual_seed(1))
+    x[1, 5], x[2, 69_999], x[3] = math.inf, math.nan, -math.inf
+    module = luminal.compile(LogSum(), (x,), target="avx2")
+    assert isinstance(module, Module) and module.program is not None
+    assert any(transforms(kernel, Carry) for kernel in module.program.kernels)
+    torch.testing.assert_close(module(x).double(), LogSum()(x.double()), rtol=1e-6, atol=0, equal_nan=True)
+
+
 def test_sums_that_a_block_would_round_take_as_many_passes_as_before() -> None:
     source = Source()
     x = source.input(20, 45, dtype=types.bf16)
     y = ir.reduce(ops.MAX_REDUCE, x, [1]) + ir.reduce(ops.SUM_REDUCE, x, [1])
     graph = ir.Graph("narrow", (x,), (("y", y),))
-    kernels = compile_graph(graph, replace(few_rows(targets.AVX2), l2=16)).kernels
+    kernels = compile_graph(graph, replace(in_small_blocks(targets.AVX2), l2=16)).kernels
     assert not any(transforms(kernel, Carry) for kernel in kernels)
     assert kernels[0].scheduled.serial is not None
     with pytest.raises(ScheduleError, match="would round"):
@@ -190,7 +208,7 @@ def test_short_rows_and_single_reductions_take_as_many_passes_as_before() -> Non
     for form in (lambda x: reduction.max_(x, [-1]), lambda x: x - reduction.mean(x, [-1], keepdims=True)):
         assert not any(transforms(kernel, Carry) for kernel in rows(form, targets.AVX2)[2].kernels)
     graph = rows(softmax, targets.AVX2)[0]
-    assert not any(transforms(kernel, Carry) for kernel in compile_graph(graph, few_rows(targets.AVX2)).kernels)
+    assert not any(transforms(kernel, Carry) for kernel in compile_graph(graph, in_small_blocks(targets.AVX2)).kernels)
 
 
 # ---- what is not legal ---------------------------------------------------------------------------------------------
