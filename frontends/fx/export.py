@@ -19,12 +19,16 @@ from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
+from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.tables import TABLE
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
 Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any] | inspect.BoundArguments
+
+# What PyTorch says of a program that writes into a constant, or into one that shares memory with a buffer.
+_WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does not yet handle")
 
 
 def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None) -> ExportedProgram:
@@ -47,12 +51,28 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
             "as in luminal.compile(module, (x,)), or an ExportedProgram"
         )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
-    with exporting(type(model).__name__), torch.no_grad(), any_length(), any_number():
+    try:
+        program, replaced = _exported(model, bound, shapes)
+    except ModelError as error:
+        if not any(words in str(error) for words in _WRITTEN_CONSTANT):
+            raise
+        replaced = True
+    return _exported(model, bound, shapes, every=True)[0] if replaced else program
+
+
+def _exported(
+    model: torch.nn.Module, bound: inspect.BoundArguments, shapes: Any, every: bool = False
+) -> tuple[ExportedProgram, bool]:
+    """The program, and whether it has constants where the module keeps a state in a plain object."""
+    with (
+        as_buffers(model, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
+        any_number(),
+    ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
             model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
         )
-    return _known(program)
+    return _known(program), bool(reached.replaced)
 
 
 def _known(program: ExportedProgram) -> ExportedProgram:
