@@ -480,6 +480,8 @@ def _same_quotient(value: Int, den: Int) -> int | None:
             return low // den
     elif always(value) and always(den - 1 - value):
         return 0
+    elif never(value) and always(value + den):
+        return -1
     return 0 if _is_digit(value, den) else None
 
 

@@ -1,6 +1,7 @@
 """Symbolic dimensions: what the user declares, what PyTorch calls them, and the bounds that hold.
 
-``dims`` holds two kinds of entries. Under a dimension's name stands its range, ``(lo, hi)`` inclusive, or one size.
+``dims`` holds two kinds of entries. Under a dimension's name stands its range, ``(lo, hi)`` inclusive, with a step
+after them where only every so many sizes from ``lo`` on may come (``(32, 640, 32)``), or one size.
 Under an input's name stands what its axes are called: ``("batch", "seq")``, with None for a fixed axis, or
 ``{1: "seq"}``. Instead of a name there may be a ``torch.export.Dim``, which brings its own range::
 
@@ -18,36 +19,35 @@ from torch.export import Dim
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError
+from luminal.core.facts import DEFAULT, Facts, Range, Sizes
 from luminal.core.symbolic import Int
-
-# The upper bound of a dimension that neither the program nor the user bounds.
-DEFAULT_UPPER = 1024
 
 
 @dataclass(frozen=True)
 class Dims:
     """``ranges`` by dimension name; ``axes`` by input name, then axis: the dimension's name."""
 
-    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
-    def range(self, name: str) -> tuple[int, int]:
+    def range(self, name: str) -> Range:
         """The declared range of a dimension, or the default one."""
-        return self.ranges.get(name, (1, DEFAULT_UPPER))
+        return self.ranges.get(name, DEFAULT)
 
 
 def parse(dims: Mapping[str, Any] | None) -> Dims:
     """Read the user's ``dims``; raises ModelError where an entry has none of the forms above."""
     if not isinstance(dims, Mapping | None):
         raise ModelError(f"dims: expected a mapping, as {{'x': {{0: 'n'}}, 'n': (1, 64)}}, found {dims!r}")
-    ranges: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, Range] = {}
     axes: dict[str, dict[int, str]] = {}
     for key, value in (dims or {}).items():
         bounds = _range(value)
         if bounds is not None:
-            if not 0 <= bounds[0] <= bounds[1]:
-                raise ModelError(f"dims[{key!r}]: expected 0 <= lo <= hi, found {bounds}")
-            ranges[key] = bounds
+            low, high, step = bounds
+            if not 0 <= low <= high or step < 1:
+                raise ModelError(f"dims[{key!r}]: expected 0 <= lo <= hi, and a step of 1 or more, found {value}")
+            ranges[key] = Range(low, high, step, low % step)
             continue
         axes[key] = {}
         for axis, entry in _axes(key, value):
@@ -62,11 +62,12 @@ def parse(dims: Mapping[str, Any] | None) -> Dims:
     return Dims(ranges, axes)
 
 
-def _range(value: Any) -> tuple[int, int] | None:
+def _range(value: Any) -> tuple[int, int, int] | None:
+    """The bounds and the step that ``value`` gives, if it gives a range."""
     if isinstance(value, int):
-        return value, value
-    if isinstance(value, Sequence) and len(value) == 2 and all(isinstance(v, int) for v in value):
-        return value[0], value[1]
+        return value, value, 1
+    if isinstance(value, Sequence) and len(value) in (2, 3) and all(isinstance(v, int) for v in value):
+        return (*value, 1)[:3]
     return None
 
 
@@ -78,24 +79,26 @@ def _axes(key: str, value: Any) -> list[tuple[int, Any]]:
         pairs = list(enumerate(value))
     if pairs is None or not all(isinstance(a, int) and (d is None or isinstance(d, str | Dim)) for a, d in pairs):
         raise ModelError(
-            f"dims[{key!r}]: expected a range (lo, hi), a size, or the names of an input's axes, found {value!r}"
+            f"dims[{key!r}]: expected a range (lo, hi) or (lo, hi, step), a size, or the names of an input's axes, "
+            f"found {value!r}"
         )
     return pairs
 
 
-def _range_of_dim(dim: Any) -> tuple[int, int]:
+def _range_of_dim(dim: Any) -> Range:
     high = getattr(dim, "max", None)
-    return getattr(dim, "min", None) or 1, high if isinstance(high, int) and high < 2**31 else DEFAULT_UPPER
+    return Range(getattr(dim, "min", None) or 1, high if isinstance(high, int) and high < 2**31 else DEFAULT.high)
 
 
 class Symbols:
-    """The symbols of one program as luminal's variables, within the ``ranges`` that PyTorch has for them."""
+    """The symbols of one program as ``sizes``, within the ``ranges`` that PyTorch has for them, under the ``facts``
+    that are known of them."""
 
-    def __init__(self, ranges: Mapping[Any, Any], dims: Dims) -> None:
+    def __init__(self, ranges: Mapping[Any, Any], dims: Dims, facts: Facts) -> None:
+        self.sizes = Sizes({}, facts)
         self._declared = dims
         self._constraints = {str(symbol): bounds for symbol, bounds in ranges.items()}
         self._names: dict[str, str] = {}
-        self._variables: dict[str, Int] = {}
 
     def name(self, input_name: str, shape: Sequence[Any]) -> None:
         """Give the symbols in an input's shape the names that the user declared for its axes."""
@@ -111,11 +114,11 @@ class Symbols:
                         "give both the same name"
                     )
             elif isinstance(size, int):
-                low, high = self._declared.range(name)
-                if (low, high) != (size, size):
+                given = self._declared.range(name)
+                if given != Range(size, size):
                     raise ModelError(
                         f"dims[{input_name!r}]: the program was exported with axis {axis} fixed to {size}; "
-                        f"export it with a dynamic dimension to get {name!r} in {low}..{high}"
+                        f"export it with a dynamic dimension to get {name!r} in {given}"
                     )
 
     def bounds(self, size: Any) -> tuple[int, int] | None:
@@ -128,38 +131,42 @@ class Symbols:
 
     def convert(self, size: Any) -> Int:
         """A size as PyTorch states it (an int or a SymInt) as an int or expression."""
-        return int(size) if isinstance(size, int) else self._expression(size.node.expr)
+        return int(size) if isinstance(size, int) else self.expression(size.node.expr)
 
     def shape(self, sizes: Sequence[Any]) -> tuple[Int, ...]:
         """``convert`` over a shape."""
         return tuple(map(self.convert, sizes))
 
     def _variable(self, symbol: str) -> Int:
-        if symbol not in self._variables:
-            self._variables[symbol] = self._bounded(symbol, self._names.get(symbol, symbol))
-        return self._variables[symbol]
+        # All, as the size of one may be known by that of another.
+        for known in (symbol, *self._constraints):
+            name = self._names.get(known, known)
+            if name not in self.sizes.declared:
+                self.sizes.declared[name] = self._range(known, name)
+        return self.sizes.size(self._names.get(symbol, symbol))
 
-    def _bounded(self, symbol: str, name: str) -> Int:
+    def _range(self, symbol: str, name: str) -> Range:
+        """The sizes that are possible by what PyTorch states and the user declares."""
         bounds = self._constraints.get(symbol)
         low = max(_finite(bounds.lower, 0), 0) if bounds is not None else 0
         high = _finite(bounds.upper, None) if bounds is not None else None
         if name in self._declared.ranges:
             wanted = self._declared.ranges[name]
-            if wanted[0] < low or (high is not None and wanted[1] > high):
+            if wanted.first < low or (high is not None and wanted.high > high):
                 raise ModelError(
-                    f"dims[{name!r}]: {wanted[0]}..{wanted[1]} is asked for, but the program was exported for "
+                    f"dims[{name!r}]: {wanted} is asked for, but the program was exported for "
                     f"{low}..{'any size' if high is None else high}; export it for the wider range, or narrow this one"
                 )
-            low, high = wanted
-        return sym.var(name, low, max(low, DEFAULT_UPPER) if high is None else high)
+            return wanted
+        return Range(low, max(low, DEFAULT.high) if high is None else high)
 
-    def _expression(self, expr: Any) -> Int:
+    def expression(self, expr: Any) -> Int:
         """A sympy expression of sizes; the node types are told apart by name, so that sympy need not be imported."""
         if expr.is_Integer:
             return int(expr)
         if expr.is_Symbol:
             return self._variable(str(expr))
-        operands: list[Int] = [self._expression(a) for a in expr.args]
+        operands: list[Int] = [self.expression(a) for a in expr.args]
         kind = expr.func.__name__
         if kind == "Add":
             return sum(operands[1:], start=operands[0])

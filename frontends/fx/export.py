@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.fx.experimental._config as symbolic_shapes_config
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -31,12 +32,15 @@ Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any] | inspect.BoundArguments
 _WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does not yet handle")
 
 
-def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None) -> ExportedProgram:
+def export(
+    model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None, apart: bool = True
+) -> ExportedProgram:
     """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
 
     A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
-    described in ``luminal.frontends.fx.dims``. What the table does not hold is decomposed by PyTorch's own rules; what
+    described in ``luminal.frontends.fx.dims``. Unless they are to be told ``apart``, sizes that may be 0 or 1 are taken
+    to be others where the result is the same. What the table does not hold is decomposed by PyTorch's own rules; what
     remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
@@ -51,13 +55,14 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
             "as in luminal.compile(module, (x,)), or an ExportedProgram"
         )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
-    try:
-        program, replaced = _exported(model, bound, shapes)
-    except ModelError as error:
-        if not any(words in str(error) for words in _WRITTEN_CONSTANT):
-            raise
-        replaced = True
-    return _exported(model, bound, shapes, every=True)[0] if replaced else program
+    with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
+        try:
+            program, replaced = _exported(model, bound, shapes)
+        except ModelError as error:
+            if not any(words in str(error) for words in _WRITTEN_CONSTANT):
+                raise
+            replaced = True
+        return _exported(model, bound, shapes, every=True)[0] if replaced else program
 
 
 def _exported(
@@ -165,17 +170,17 @@ def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[
     for axis, dim_name in axes.items():
         if not -leaf.ndim <= axis < leaf.ndim:
             raise ModelError(f"dims[{name!r}]: axis {axis} is out of range for shape {list(leaf.shape)}")
-        low, high = dims.range(dim_name)
-        if not low <= leaf.shape[axis] <= high:
+        given = dims.range(dim_name)
+        if leaf.shape[axis] not in given:
             raise ModelError(
                 f"input {name!r}: axis {axis} ({dim_name}) of the example has {leaf.shape[axis]} elements, "
-                f"outside dims[{dim_name!r}] = {low}..{high}"
+                f"outside dims[{dim_name!r}] = {given}"
             )
-        if low == high:
+        if given.low == given.high:
             continue
         if leaf.shape[axis] == 1:
             leaf = torch.cat([leaf, leaf], axis)
-        spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=low, max=high))
+        spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=given.low, max=given.high))
     return leaf, spec or None
 
 

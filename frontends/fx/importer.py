@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from luminal.core import ir, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, SpecError, Survey, Unsupported, UnsupportedError
+from luminal.core.errors import LuminalError, ModelError, ShapeError, SpecError, Survey, Unsupported, UnsupportedError
+from luminal.core.facts import Facts, ImpliedRelation
 from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
@@ -59,8 +60,7 @@ def load(
     Raises ModelError where the model cannot be exported, contradicts ``dims`` or writes into what ``constants`` fixes,
     UnsupportedError with every place that luminal cannot compile.
     """
-    importer = _Importer(model, inputs, dims, constants, states)
-    graph = importer.build(name or importer.title)
+    importer, graph = _build(model, inputs, dims, constants, name, states)
     if importer.unsupported:
         count = len(importer.unsupported)
         raise UnsupportedError(
@@ -90,8 +90,7 @@ def survey(
 ) -> Survey:
     """What the program is made of, graphs inside it included (operators have no versions), and every place of it that
     luminal cannot compile."""
-    importer = _Importer(model, inputs, dims, constants)
-    graph = importer.build(importer.title)
+    importer, graph = _build(model, inputs, dims, constants)
     whole = importer.program.graph.owning_module
     graphs = [m.graph for m in whole.modules() if isinstance(m, torch.fx.GraphModule)]
     calls = Counter(
@@ -103,19 +102,51 @@ def survey(
     return Survey(calls, importer.unsupported, graph.relations)
 
 
+def _build(
+    model: Model,
+    inputs: Inputs | None,
+    dims: Mapping[str, Any] | None,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None,
+    name: str | None = None,
+    states: Collection[str] = (),
+) -> tuple[_Importer, Graph]:
+    """The graph, and the importer that made it."""
+
+    def built(program: Program) -> tuple[_Importer, Graph]:
+        facts = Facts()
+        while True:
+            importer = _Importer(model, program, facts, dims, constants, states)
+            try:
+                return importer, importer.build(name or importer.title)
+            except ImpliedRelation as found:
+                importer.symbols.sizes.learn(found)  # each leaves fewer sizes possible, so this comes to an end
+
+    if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
+        return built(of_traced(model))
+    try:
+        return built(of_exported(export(model, inputs, dims)))
+    except (ModelError, ShapeError) as error:
+        if isinstance(model, ExportedProgram) or not dims:
+            raise
+        # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not,
+        # it asks less of the sizes.
+        try:
+            return built(of_exported(export(model, inputs, dims, apart=False)))
+        except LuminalError:
+            raise error from error.__cause__
+
+
 class _Importer:
     def __init__(
         self,
         model: Model,
-        inputs: Inputs | None,
+        program: Program,
+        facts: Facts,
         dims: Mapping[str, Any] | None,
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
         states: Collection[str] = (),
     ) -> None:
-        if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
-            self.program: Program = of_traced(model)
-        else:
-            self.program = of_exported(export(model, inputs, dims))
+        self.program, self.facts = program, facts
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         title = type(model).__name__.lower()
         # A traced function may be a lambda.
@@ -140,7 +171,7 @@ class _Importer:
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
-        symbols = Symbols(self.program.ranges, dims)
+        symbols = Symbols(self.program.ranges, dims, self.facts)
         tensors = {
             node.name: node.meta["val"].shape
             for node in self.program.graph.find_nodes(op="placeholder")
@@ -152,11 +183,21 @@ class _Importer:
             symbols.name(name, tensors[name])
         return symbols
 
+    def _agree(self) -> None:
+        """Raises ImpliedRelation for what the program says of sizes that its symbols do not say."""
+        for pair in self.program.equal:
+            try:
+                sizes = self.symbols.expression(pair[0]), self.symbols.expression(pair[1])
+            except ModelError:
+                continue  # of numbers that are no sizes
+            self.symbols.sizes.require([sizes], "a guard")
+
     def _check_dims(self) -> None:
         """Raises ModelError for a range of a dimension that the program does not have."""
         named = {name for axes in self.dims.axes.values() for name in axes.values()}
-        known = named | {variable.name for variable in _dims(self.inputs)}
-        unused = sorted(set(self.dims.ranges) - known)
+        names = self.symbols.sizes.named
+        known = named | {names.get(variable, variable.name) for variable in _dims(self.inputs)}
+        unused = sorted(name for name in set(self.dims.ranges) - known if name not in self.symbols.sizes)
         if unused:
             raise ModelError(
                 f"the program has no dimension {', '.join(unused)}; "
@@ -166,7 +207,7 @@ class _Importer:
     def _advice_on_dims(self, wanted: str, known: Sequence[str]) -> str:
         if not known:
             return "Export the program with those axes dynamic (dynamic_shapes), and name them in dims"
-        low, high = self.dims.ranges[wanted]
+        low, high, *_ = self.dims.ranges[wanted]
         name = known[0] if len(known) == 1 else "NAME"
         return (
             f"Give the range under the program's own name (dims={{{name!r}: ({low}, {high})}}, on the command line "
@@ -177,6 +218,7 @@ class _Importer:
         specs = iter(self.program.inputs)
         table: ir.Measured = {}
         with ir.measuring(table):
+            self._agree()
             for node in self.program.graph.nodes:
                 if node.op == "placeholder":
                     self.values[node] = self._placeholder(node, next(specs))
@@ -220,6 +262,7 @@ class _Importer:
             names={node: found for node, found in self.names.items() if node in used},
             structure=described,
             states=tuple(state for state, _ in states),
+            relations=tuple(self.facts.stated),
         )
 
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
@@ -387,6 +430,9 @@ class _Importer:
         except UnsupportedError as error:
             return self._report(node, operator, str(error))
         except LuminalError as error:
+            if isinstance(error, ShapeError):
+                # Counts of elements, which are last, come first: a number in a traced shape is the model's own.
+                self.symbols.sizes.require(error.unequal[::-1], str(origin))
             if self.unsupported:  # the error may come from the stand-in for an unsupported operator's result
                 return self._stand_in(node.name, node.meta.get("val"))
             raise error.saying(f"{origin}: {error}") from error

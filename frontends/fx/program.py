@@ -20,8 +20,9 @@ from luminal.frontends.fx.tables import TABLE
 class Program:
     """Of each placeholder, its specification; of each leaf that the output node returns, likewise.
 
-    ``tensors`` holds parameters, buffers and constants by target, ``ranges`` the bounds of the symbols of sizes;
-    ``inputs_tree`` is of ``(args, kwargs)`` and ``arguments`` names those given by position.
+    ``tensors`` holds parameters, buffers and constants by target, ``ranges`` the bounds of the symbols of sizes, and
+    ``equal`` pairs of sizes, in PyTorch's symbols, that are equal in every call; ``inputs_tree`` is of
+    ``(args, kwargs)`` and ``arguments`` names those given by position.
     """
 
     graph: torch.fx.Graph
@@ -32,6 +33,7 @@ class Program:
     outputs_tree: pytree.TreeSpec
     tensors: Mapping[str, Any]
     ranges: Mapping[Any, Any] = field(default_factory=dict)
+    equal: Sequence[tuple[Any, Any]] = ()
     arguments: Sequence[str] = ()
 
 
@@ -49,7 +51,7 @@ def of_exported(program: ExportedProgram) -> Program:
         calls.out_spec,
         {**program.constants, **program.state_dict},
         program.range_constraints,
-        calls.forward_arg_names or (),
+        arguments=calls.forward_arg_names or (),
     )
 
 
@@ -79,6 +81,7 @@ def of_traced(module: torch.fx.GraphModule) -> Program:
     names = [node.name for node in placeholders]
     leaves, outputs_tree = pytree.tree_flatten(graph.output_node().args[0])
     attributes = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    environment = _environment(placeholders)
     return Program(
         graph,
         [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in placeholders],
@@ -87,7 +90,8 @@ def of_traced(module: torch.fx.GraphModule) -> Program:
         pytree.tree_structure((tuple(names), {})),
         outputs_tree,
         {target: attrgetter(target)(module) for target in attributes},
-        _ranges(placeholders),
+        {} if environment is None else environment.var_to_range,
+        [] if environment is None else _equal(environment),
         names,
     )
 
@@ -99,12 +103,17 @@ def _argument(node: torch.fx.Node) -> TensorArgument | ConstantArgument:
     return ConstantArgument(node.name, value)
 
 
-def _ranges(placeholders: Sequence[torch.fx.Node]) -> Mapping[Any, Any]:
-    """The bounds that the environment of the symbolic sizes has for its symbols."""
+def _environment(placeholders: Sequence[torch.fx.Node]) -> Any:
+    """The environment of the symbolic sizes, which knows of their symbols; None where no size is symbolic."""
     for node in placeholders:
         value = node.meta.get("val")
         for size in (*value.shape,) if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
-                ranges: Mapping[Any, Any] = size.node.shape_env.var_to_range
-                return ranges
-    return {}
+                return size.node.shape_env
+    return None
+
+
+def _equal(environment: Any) -> list[tuple[Any, Any]]:
+    """Sizes that its guards say are equal: whoever made the graph has promised to call it for no others."""
+    guards = [guard.expr for guard in environment.guards]
+    return [guard.args for guard in guards if guard.func.__name__ in ("Eq", "Equality")]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from luminal.core import interp, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose import selection
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Node, cast, gather, iota
 from luminal.core.movement import reshape
 from luminal.core.symbolic import Expr, Int
@@ -24,11 +24,13 @@ Number: TypeAlias = Int | float
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of sizes that their bounds do not decide; ``holds`` decides it for given sizes, by name."""
+    """A comparison of sizes that their bounds do not decide; ``holds`` decides it for given sizes, by name. ``equal``
+    are two sizes, where it is that they are equal."""
 
     text: str
     holds: Callable[[Mapping[str, int]], bool]
     variables: frozenset[sym.Var]
+    equal: tuple[Int, Int] | None = None
 
 
 Truth: TypeAlias = bool | Condition
@@ -62,6 +64,7 @@ def _comparison(symbol: str, compare: Callable[[Any, Any], bool]) -> Callable[[N
             f"{a} {symbol} {b}",
             lambda sizes: compare(_evaluate(a, sizes), _evaluate(b, sizes)),
             _variables(a) | _variables(b),
+            (a, b) if symbol == "==" and not isinstance(a, float) and not isinstance(b, float) else None,
         )
 
     return handler
@@ -265,12 +268,14 @@ def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
 @aten("_assert_scalar")
 def assert_scalar(self: Truth, assert_msg: str = "") -> None:
     """A condition on sizes that the model requires. Where bounds do not decide it, it is tried on all combinations of
-    sizes, or on a sample if these are many. Raises ModelError where the declared sizes violate it."""
+    sizes, or on a sample if these are many. Raises ModelError where the declared sizes violate it, ShapeError where it
+    is that two sizes are equal."""
     if isinstance(self, Condition):
         for sizes in _samples(self.variables):
             if not self.holds(sizes):
                 found = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-                raise ModelError(f"the model requires {self.text}; the declared sizes allow {found}: narrow dims")
+                message = f"the model requires {self.text}; the declared sizes allow {found}: narrow dims"
+                raise ModelError(message) if self.equal is None else ShapeError(message, [self.equal])
     elif self is False:
         raise ModelError(f"the model refuses the declared sizes: {assert_msg}")
 

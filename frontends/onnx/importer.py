@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import ir, ops, relations, symval, traverse
+from luminal.core import ir, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError
+from luminal.core.facts import Facts, ImpliedBound, ImpliedRelation
 from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
 from luminal.core.structured import MARK
 from luminal.frontends.onnx import control, functions, gradient, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
-from luminal.frontends.onnx.inputs import Bounds, Facts, ImpliedBound, ImpliedRelation, Inputs
+from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, exactly
@@ -117,7 +118,7 @@ def _build(
         try:
             return importer, importer.graph(name)
         except (ImpliedBound, ImpliedRelation) as found:
-            importer.inputs.learn(found)  # each leaves fewer sizes possible, so this comes to an end
+            importer.inputs.sizes.learn(found)  # each leaves fewer sizes possible, so this comes to an end
 
 
 def _graph_name(model: Source, proto: onnx.ModelProto) -> str:
@@ -165,7 +166,7 @@ class _Importer:
         for input_name, value in self.inputs.held.items():
             self._scope[input_name] = value
         table: ir.Measured = {}
-        with ir.measuring(table, [size.name for size in self.inputs.named]):
+        with ir.measuring(table, [size.name for size in self.inputs.sizes.named]):
             self._nodes(self._model.graph.node, self._scope, self._opsets, None)
         outputs: list[tuple[str, Node]] = []
         for value in self._model.graph.output:
@@ -189,7 +190,7 @@ class _Importer:
             name=name,
             inputs=(*graph_inputs, *(state.input for state, _ in states)),
             outputs=(*outputs, *((state.output, left) for state, left in states)),
-            dims=(*self.inputs.named, *measured, *traverse.sizes_inside([*results, *measured.values()])),
+            dims=(*self.inputs.sizes.named, *measured, *traverse.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
             names={node: self._names[node] for node in reachable if node in self._names},
@@ -230,10 +231,8 @@ class _Importer:
             if scope is not self._scope:  # the operator that runs this graph may take it another way
                 raise
             if isinstance(error, ShapeError):
-                relation = relations.implied(error.unequal, [*self.inputs.named])
-                if relation is not None:
-                    raise ImpliedRelation(relation, str(own)) from error
-            bounds = self.inputs.bounds(size for pair in getattr(error, "unequal", ()) for size in pair)
+                self.inputs.sizes.require(error.unequal, str(own))
+            bounds = self.inputs.sizes.bounds(size for pair in getattr(error, "unequal", ()) for size in pair)
             bounds = f"; with {bounds}" if bounds else ""
             self.faults.append(error.saying(f"{error}{bounds}"))
             said = f"{error.__cause__ or error}{bounds}"  # the place has the operator and its operands itself
@@ -257,7 +256,7 @@ class _Importer:
             tuple(node.output),
             {attribute.name: attribute for attribute in node.attribute},
             self._files,
-            self.inputs.assumed,
+            self.inputs.sizes.assumed,
             self._random,
             self.inputs.most,
         )

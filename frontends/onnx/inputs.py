@@ -6,16 +6,16 @@ import ast
 import difflib
 import numbers
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
-from luminal.core import ir, relations, texts
+from luminal.core import ir, texts
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ModelError, UnsupportedError
+from luminal.core.facts import Facts, Range, Sizes
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
@@ -26,59 +26,14 @@ Bounds: TypeAlias = Mapping[str, "tuple[int, int] | tuple[int, int, int] | int"]
 Declared: TypeAlias = "int | str"
 
 _LONGEST = 200  # characters of a size that is read as an expression; longer ones nest too deep to be read
-DEFAULT_BOUNDS = (1, 1024)  # of a symbolic size that the user gives none for; memory is planned at the upper bound
-
-
-class ImpliedBound(Exception):
-    """The model itself bounds a size for which the user declares nothing: it takes so many elements of a smaller value.
-
-    Caught where a model is loaded, which then starts again under that bound.
-    """
-
-    def __init__(self, size: sym.Var, upper: int) -> None:
-        super().__init__(f"{size} is at most {upper}")
-        self.size = size
-        self.upper = upper
-
-
-class ImpliedRelation(Exception):
-    """The model itself needs a ``relation`` between sizes: they do not fit the operator ``where`` without. Caught as
-    ``ImpliedBound`` is."""
-
-    def __init__(self, relation: relations.Relation, where: str) -> None:
-        super().__init__(f"{relation} ({where})")
-        self.relation = relation
-        self.where = where
-
-
-class Range(NamedTuple):
-    """Sizes from ``low`` to ``high``, both included: those that are ``rest`` more than a multiple of ``step``."""
-
-    low: int
-    high: int
-    step: int = 1
-    rest: int = 0
-
-
-@dataclass
-class Facts:
-    """What a model says of its symbolic sizes, by their names: the bounds that hold ``within`` those that are declared,
-    a step with the remainder, and the ``values`` of sizes in terms of other symbols, with these symbols' names.
-    ``stated`` are relations for the user, each with the operator that needs it."""
-
-    within: dict[str, tuple[int, int]] = field(default_factory=dict)
-    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    values: dict[str, tuple[Int, Mapping[sym.Var, str]]] = field(default_factory=dict)
-    stated: list[str] = field(default_factory=list)
 
 
 class Inputs:
     """The nodes of a graph's inputs, in order, under the user's ``dims`` and ``constants``.
 
-    ``nodes`` maps every input's name to its node, ``named`` the symbols of sizes, in the order of their appearance, to
-    the names in the model, and ``held`` sequences and optional values that hold nothing to what they are, given as
-    constants. ``facts`` are what the model is known to say of its sizes; ``counted`` are names of sizes that data may
-    decide, which dims may bound.
+    ``nodes`` maps every input's name to its node, and ``held`` sequences and optional values that hold nothing to what
+    they are, given as constants. ``sizes`` are those that the model leaves open, under the ``facts`` that are known of
+    them; ``counted`` are names of sizes that data may decide, which dims may bound.
     """
 
     def __init__(
@@ -91,18 +46,16 @@ class Inputs:
     ) -> None:
         if not isinstance(dims, Mapping | None):
             raise InputError(f"dims: expected a mapping of names to ranges, as {{'n': (1, 64)}}, found {dims!r}")
-        self._facts = facts or Facts()
-        self.named: dict[sym.Var, str] = {}
-        self._declared = {name: _range(name, given) for name, given in (dims or {}).items()}
-        self._sizes: dict[str, Int] = {}
+        bounds = {name: _range(name, given) for name, given in (dims or {}).items()}
+        self.sizes = Sizes(bounds, facts or Facts())
         self.nodes: dict[str, Node] = {}
         constants = dict(constants or {})
         _reject_unknown("constants", constants, [value.name for value in declared], "inputs")
         self.held = {value.name: _held(value, constants) for value in declared if _is_held(value, constants)}
-        known = {value.name: _signature(value, self._declared) for value in declared if value.name not in self.held}
+        known = {value.name: _signature(value, bounds) for value in declared if value.name not in self.held}
         names = [size for _, shape in known.values() for size in shape if isinstance(size, str)]
         names += [part for name in names for part in _parts(name)]
-        _reject_unknown("dims", self._declared, dict.fromkeys(names), "symbolic sizes", counted)
+        _reject_unknown("dims", bounds, dict.fromkeys(names), "symbolic sizes", counted)
         constants = {name: value for name, value in constants.items() if name not in self.held}
         # Constants first: their shapes fix sizes that other inputs share.
         fixed = {name: self._constant(name, value, *known[name]) for name, value in constants.items()}
@@ -111,51 +64,7 @@ class Inputs:
 
     def most(self, name: str) -> int | None:
         """The upper bound that the user declares for a size that data decides."""
-        return self._declared[name].high if name in self._declared else None
-
-    @property
-    def assumed(self) -> frozenset[sym.Var]:
-        """The symbols for which the user declares nothing."""
-        return frozenset(symbol for symbol, name in self.named.items() if name not in self._declared)
-
-    def learn(self, found: ImpliedBound | ImpliedRelation) -> None:
-        """Add to the facts, for another import, what this one ``found``."""
-        if isinstance(found, ImpliedBound):
-            name = self.named[found.size]
-            most = sym.substitute(self._sizes[name], {found.size: found.upper})
-            assert isinstance(most, int)
-            self._narrow(name, self._range(name).low, most)
-            return
-        name = self.named[found.relation.symbol]
-        size, given, facts = self._sizes[name], self._range(name), self._facts
-        if isinstance(found.relation, relations.Stepped):
-            step, rest = given.step * found.relation.step, given.step * found.relation.rest + given.rest
-            facts.steps[name] = step, rest
-            facts.stated.append(f"{relations.Stepped(sym.Var(name, 0, 0), step, rest)} ({found.where})")
-            return
-        value = sym.substitute(size, {found.relation.symbol: found.relation.value})
-        facts.values[name] = value, {symbol: self.named[symbol] for symbol in sym.variables(value)}
-        facts.stated.append(f"{name} = {self.text(value)} ({found.where})")
-        symbol = sym.as_var(value)
-        if symbol is not None:
-            self._narrow(self.named[symbol], given.low, given.high)
-
-    def bounds(self, sizes: Iterable[Int]) -> str:
-        """The bounds of the symbols in ``sizes``, in words."""
-        symbols = {symbol for size in sizes for symbol in sym.variables(size)}
-        return ", ".join(f"{symbol} in {symbol.lo}..{symbol.hi}" for symbol in self.named if symbol in symbols)
-
-    def _narrow(self, name: str, low: int, high: int) -> None:
-        known = self._facts.within.get(name, (low, high))
-        self._facts.within[name] = max(known[0], low), min(known[1], high)
-
-    def text(self, size: Int) -> str:
-        """``size`` with the model's own names."""
-        by: dict[sym.Var, Int] = {}
-        for symbol, name in self.named.items():
-            if sym.as_var(self._sizes[name]) is not None:
-                by[symbol] = sym.expr(sym.Var(name, symbol.lo, symbol.hi))
-        return str(sym.substitute(size, by))
+        return self.sizes.declared[name].high if name in self.sizes.declared else None
 
     def _constant(self, name: str, value: Any, dtype: DType, shape: Sequence[Declared]) -> Node:
         array = np.asarray(value)
@@ -167,11 +76,7 @@ class Inputs:
             raise InputError(f"constants: {name!r} must have {len(shape)} axes, found shape {list(array.shape)}")
         for axis, (declared, size) in enumerate(zip(shape, array.shape, strict=True)):
             if isinstance(declared, str):
-                given = self._declared.get(declared, Range(size, size))
-                known = self._sizes.get(declared)
-                expected = f"{declared}, in {given.low}..{given.high}" if known is None else f"{declared} = {known}"
-                fits = given.low <= size <= given.high and size % given.step == given.rest
-                fits = fits and self._sizes.setdefault(declared, size) == size
+                expected, fits = self.sizes.expected(declared), self.sizes.fix(declared, size)
             else:
                 expected, fits = str(declared), declared == size
             if not fits:
@@ -183,38 +88,11 @@ class Inputs:
 
     def _size(self, name: str) -> Int:
         """The size that a declared dimension name stands for: a symbol, or an expression over symbols."""
-        if name not in self._sizes:
-            expression = self._expression(name) if name not in self._declared else None
+        if name not in self.sizes and name not in self.sizes.declared:
+            expression = self._expression(name)
             if expression is not None:
                 return expression
-            if name in self._facts.values:
-                value, names = self._facts.values[name]
-                self._sizes[name] = sym.substitute(value, {symbol: self._size(n) for symbol, n in names.items()})
-            else:
-                self._sizes[name] = self._symbol(name)
-        return self._sizes[name]
-
-    def _symbol(self, name: str) -> Int:
-        """A new symbol, as far as the size may vary, with the step that is declared or implied."""
-        identifier = _identifier(name)
-        while any(identifier == symbol.name for symbol in self.named):
-            identifier += "_"
-        given = self._range(name)
-        size = relations.stepped(identifier, given.low, given.high, given.step, given.rest)
-        if size is None:
-            raise InputError(
-                f"dims: {name!r} would be {relations.multiple(given.step, given.rest)}, and none is in "
-                f"{given.low}..{given.high}"
-            )
-        self.named |= dict.fromkeys(sym.variables(size), name)
-        return size
-
-    def _range(self, name: str) -> Range:
-        """The sizes that ``name`` may have by what is declared and known."""
-        low, high, step, rest = self._declared.get(name) or Range(*DEFAULT_BOUNDS)
-        within = self._facts.within.get(name, (low, high))
-        step, rest = self._facts.steps.get(name, (step, rest))
-        return Range(max(low, within[0]), min(high, within[1]), step, rest)
+        return self.sizes.size(name)
 
     def _expression(self, text: str) -> Int | None:
         """Exporters also write sizes such as ``past + 1``: read as an expression where it is one of several terms."""
@@ -335,12 +213,6 @@ def _range(name: str, given: Any) -> Range:
     if not 0 <= low <= high or step < 1:
         raise InputError(f"dims: expected 0 <= lower <= upper, and a step of 1 or more, for {name!r}, found {given}")
     return Range(low, high, step, low % step)
-
-
-def _identifier(name: str) -> str:
-    """``name`` as an identifier; ``i0, i1, ..`` are the names of axes."""
-    text = re.sub(r"\W", "_", name)
-    return text if text.isidentifier() and not re.fullmatch(r"i\d+", text) else f"dim_{text}"
 
 
 def _reject_unknown(

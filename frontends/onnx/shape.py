@@ -10,10 +10,10 @@ from luminal.core import symbolic as sym
 from luminal.core import symval, types
 from luminal.core.decompose import indexing, selection
 from luminal.core.errors import ModelError
+from luminal.core.facts import ImpliedBound
 from luminal.core.ir import Node, broadcast_shape, constant, dim, expand
 from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.frontends.onnx.inputs import ImpliedBound
 from luminal.frontends.onnx.padding import padded
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
 

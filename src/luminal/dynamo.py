@@ -18,9 +18,9 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils import _pytree as pytree
 
 from luminal import api, tensors
-from luminal.core.errors import InputError, ModelError
+from luminal.core.errors import InputError, ModelError, ShapeError
+from luminal.core.facts import DEFAULT
 from luminal.frontends.fx import importer
-from luminal.frontends.fx.dims import DEFAULT_UPPER
 from luminal.frontends.fx.dtypes import to_numpy
 from luminal.frontends.fx.export import rules
 from luminal.module import Module
@@ -68,7 +68,8 @@ class _Compiled:
     """A functional graph of ATen operators as a library, for the present values of its weights.
 
     ``weights`` are the positions of parameters among the arguments. Numbers that are no tensor's size are constants of
-    the library, too.
+    the library, too. Where sizes cannot be symbols, or those of a call are outside what the graph was found to allow,
+    there is a library for just these sizes.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], options: Mapping[str, Any]) -> None:
@@ -80,27 +81,56 @@ class _Compiled:
             for k, node in enumerate(self.placeholders)
             if isinstance(node.meta["val"], torch.SymInt) and not node.meta["val"].node.expr.free_symbols <= symbols
         ]
-        self.fixed: list[Any] = []
+        self.fixed: list[Any] | None = None
         self.upper = 0
-        self.module: Module | None = None
+        self.module: Module | None = None  # of symbolic sizes
+        self.exact: dict[tuple[int, ...], Module] = {}  # by the values of the symbols
 
     def __call__(self, *arguments: Any) -> Any:
         fixed: list[Any] = [(arguments[k].data_ptr(), arguments[k]._version) for k in self.weights]
         fixed += [arguments[k] for k in self.numbers]
         largest = max((size for x in arguments if isinstance(x, torch.Tensor) for size in x.shape), default=0)
-        if self.module is None or fixed != self.fixed or largest > self.upper:
-            self.upper = max(self.upper, DEFAULT_UPPER, 2 * largest if largest > DEFAULT_UPPER else 0)
-            self.module, self.fixed = self._compile(arguments), fixed
-        results = self.module(*arguments)
-        return pytree.tree_map(tensors.to_torch, results)
+        sizes = self._sizes(arguments)
+        if fixed != self.fixed or largest > self.upper:
+            self.upper = max(self.upper, DEFAULT.high, 2 * largest if largest > DEFAULT.high else 0)
+            self.module, self.exact, self.fixed = self._symbolic(arguments, bool(sizes)), {}, fixed
+        values = tuple(sizes.values())
+        module = self.exact.get(values, self.module)
+        if module is not None:
+            try:
+                return _run(module, arguments)
+            except ValueError:  # an input that does not fit
+                if not sizes or values in self.exact:
+                    raise
+        self.exact[values] = self._compile(arguments, {symbol: (size, size) for symbol, size in sizes.items()})
+        return _run(self.exact[values], arguments)
 
-    def _compile(self, arguments: Inputs) -> Module:
+    def _symbolic(self, arguments: Inputs, is_symbolic: bool) -> Module | None:
+        """The library for all sizes of the symbols; None where there are symbols, and none is possible."""
+        try:
+            return self._compile(arguments, self._dims())
+        except (ModelError, ShapeError):
+            if not is_symbolic:
+                raise
+            return None
+
+    def _compile(self, arguments: Inputs, dims: Mapping[str, tuple[int, int]]) -> Module:
         constants = {self.placeholders[k].name: to_numpy(arguments[k]) for k in self.weights}
         constants |= {self.placeholders[k].name: np.array(arguments[k]) for k in self.numbers}
-        graph = importer.load(self.graph, dims=self._dims(), constants=constants)
+        graph = importer.load(self.graph, dims=dims, constants=constants)
         module = api.compile(graph, **self.options)
         assert isinstance(module, Module)
         return module
+
+    def _sizes(self, arguments: Inputs) -> dict[str, int]:
+        """The values that the symbols have in a call, by their names."""
+        found: dict[str, int] = {}
+        for node, argument in zip(self.placeholders, arguments, strict=True):
+            value = node.meta["val"]
+            for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    found[str(size.node.expr)] = int(argument.shape[axis])
+        return found
 
     def _dims(self) -> dict[str, tuple[int, int]]:
         """The bounds of the symbols of sizes: PyTorch's own, and from above the largest size to be expected."""
@@ -109,6 +139,10 @@ class _Compiled:
             for symbol, bounds in _symbols(node).items():
                 found[str(symbol)] = int(bounds.lower), int(min(bounds.upper, self.upper))
         return found
+
+
+def _run(module: Module, arguments: Inputs) -> Any:
+    return pytree.tree_map(tensors.to_torch, module(*arguments))
 
 
 def _symbols(node: torch.fx.Node) -> dict[Any, Any]:
