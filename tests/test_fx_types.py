@@ -12,6 +12,7 @@ from luminal.core.ir import constant, input_
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, join, to_numpy
 from luminal.frontends.fx.promotion import result_type
+from tests import fx_support
 
 WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 ORDINARY = [t for t in FROM_TORCH if t not in WIDE_UNSIGNED and t.itemsize > 0 and "float8" not in str(t)]
@@ -106,3 +107,37 @@ def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
 def test_a_type_that_luminal_lacks() -> None:
     with pytest.raises(DTypeError, match="complex32"):
         from_torch(torch.complex32)
+
+
+MIXED = {
+    "outer": lambda a, b: torch.outer(a[0], b[0]),
+    "ger": lambda a, b: torch.ger(a[0], b[1]),
+    "kron": torch.kron,
+    "multiply": torch.multiply,
+    "hypot": torch.hypot,
+    "ldexp": torch.ldexp,
+    "quotient": lambda a, b: torch.div(a, b + 1, rounding_mode="trunc"),
+    "addcmul": lambda a, b: torch.addcmul(a, b, b),
+    "stack": lambda a, b: torch.stack([a, b]),
+    "where": lambda a, b: torch.where(a > 0, a, b),
+    "remainder": lambda a, b: torch.remainder(a, b + 1),
+    "copied": lambda a, b: a.clone().copy_(b),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_operands_of_two_types_meet_where_pytorch_has_them_meet(case: str) -> None:
+    floats = torch.rand(4, 4, generator=torch.Generator().manual_seed(2))
+    whole = torch.arange(16).reshape(4, 4)
+    operands = [floats, floats.double(), floats.half(), floats.bfloat16(), whole, whole.to(torch.uint8), floats > 0.5]
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for a, b in itertools.permutations(operands, 2):
+        try:
+            MIXED[case](a, b)
+        except RuntimeError:  # PyTorch does not mix them
+            continue
+        pairs.append((a, b))
+    assert len(pairs) > 5
+    fx_support.check(
+        lambda *both: [MIXED[case](a, b) for a, b in zip(both[::2], both[1::2], strict=True)], *itertools.chain(*pairs)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose.arithmetic import round_
+from luminal.core.decompose.compare import clamp, maximum, minimum
 from luminal.core.decompose.contraction import matmul
 from luminal.core.ir import Node, cast
 from luminal.core.types import DType
@@ -24,3 +25,18 @@ def rounded(x: Node, zero: Node | None, to: DType) -> Node:
     """``saturate(round(x) + zero)`` for floats ``x``, ties to even, as casts to integers do: of type ``to``."""
     whole = round_(x)
     return cast(whole if zero is None else whole + cast(zero, types.f32), to)
+
+
+def parameters(low: Node, high: Node, least: int, most: int, smallest: Node) -> tuple[Node, Node]:
+    """A scale of at least ``smallest`` and an integer zero point by which the numbers ``low .. high``, and 0, are the
+    integers ``least .. most``."""
+    low, high = minimum(low, 0), maximum(high, 0)
+    scale = maximum(cast((high - low) / float(most - least), smallest.dtype), smallest)
+    zero = -cast(round_(cast(low, scale.dtype) / scale), types.i32) + least
+    return scale, clamp(zero, least, most)
+
+
+def symmetric_scale(low: Node, high: Node, least: int, most: int, smallest: Node) -> Node:
+    """A scale of at least ``smallest`` by which the numbers ``low .. high`` lie within half of ``least .. most``."""
+    largest = maximum(-minimum(low, 0), maximum(high, 0))
+    return maximum(cast(largest / ((most - least) / 2), smallest.dtype), smallest)

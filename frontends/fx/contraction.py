@@ -12,7 +12,9 @@ from luminal.core.decompose import transposed as backwards
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
 from luminal.core.symbolic import Int
-from luminal.frontends.fx.promotion import Scalar, as_node
+from luminal.core.types import DType
+from luminal.frontends.fx.pointwise import product
+from luminal.frontends.fx.promotion import Scalar, as_node, promote
 from luminal.frontends.fx.registry import aten, direct
 
 T = TypeVar("T")
@@ -58,8 +60,9 @@ def _scaled(x: Node, factor: Scalar) -> Node:
 
 
 @aten("outer", "ger")
-def outer(self: Node, vec2: Node) -> Node:
-    return movement.unsqueeze(self, [1]) * movement.unsqueeze(vec2, [0])
+def outer(self: Node, vec2: Node, *, result: DType) -> Node:
+    a, b = promote([self, vec2], result)
+    return product(movement.unsqueeze(a, [1]), movement.unsqueeze(b, [0]))
 
 
 @aten("einsum")

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ from luminal.frontends.fx.tables import TABLE
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
 Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any] | inspect.BoundArguments
+
+_LOG = logging.getLogger(__name__)
 
 # What PyTorch says of a program that writes into a constant, or into one that shares memory with a buffer.
 _WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does not yet handle")
@@ -90,7 +93,28 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     with exporting("the program"), any_length(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
-        return program.run_decompositions(rules())
+        return program.run_decompositions({**rules(), **_of_kernels(calls)})
+
+
+def _of_kernels(calls: Sequence[torch.fx.Node]) -> dict[Any, Any]:
+    """What the table does not hold of operators that were defined in Python, ``torch.library.custom_op``'s among them:
+    each is decomposed into what its kernel for all devices does, unless that cannot be traced."""
+    operators = {node.target for node in calls if isinstance(node.target, torch._ops.OpOverload)}
+    key = "CompositeExplicitAutograd"
+    return {
+        operator: partial(_kernel, operator)
+        for operator in operators
+        if operator.namespace not in ("aten", "prim", "prims") and str(operator) not in TABLE
+        if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+    }
+
+
+def _kernel(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever a kernel may do with the values of tensors
+        _LOG.debug("the kernel of %s cannot be traced: %s", operator, error)
+        return NotImplemented
 
 
 def rules() -> Any:

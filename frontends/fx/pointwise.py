@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import pi
 
-from luminal.core import movement, ops
+from luminal.core import movement, ops, types
 from luminal.core.decompose import math, normalize, numbers
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, broadcast, cast, constant
@@ -163,17 +163,19 @@ def _sum(a: Node, b: Node) -> Node:
     return a | b if a.dtype.is_bool else a + b
 
 
-def _product(a: Node, b: Node) -> Node:
+def product(a: Node, b: Node) -> Node:
+    """The product of two of one type; of truth values, their conjunction."""
     return a & b if a.dtype.is_bool else a * b
 
 
-table({"mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar": _product}, _arithmetic)
+mul = _arithmetic(product)
+table({"mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar": mul}, lambda handler: handler)
 
 
 @aten("add.Tensor", "add.Scalar")
 def add(self: Operand, other: Operand, alpha: Scalar = 1, *, result: DType) -> Node:
     a, b = promote([self, other], result.compute)
-    return cast(_sum(a, b if _is_one(alpha) else _product(b, as_node(alpha, b.dtype))), result)
+    return cast(_sum(a, b if _is_one(alpha) else product(b, as_node(alpha, b.dtype))), result)
 
 
 @aten("sub.Tensor", "sub.Scalar", "subtract.Tensor", "subtract.Scalar")
@@ -196,6 +198,8 @@ def div_mode(self: Operand, other: Operand, *, rounding_mode: str | None = None,
     a, b = promote([self, other], result.compute)
     if rounding_mode is None:
         return cast(a / b, result)
+    if rounding_mode == "trunc" and result.compute != result:
+        return math.trunc(cast(a / b, result))  # PyTorch's narrow floats are rounded after each step
     return cast(math.floor_divide(a, b) if rounding_mode == "floor" else math.trunc_divide(a, b), result)
 
 
@@ -221,8 +225,9 @@ _POWERS: dict[float, Unary] = {
 
 @aten("ldexp.Tensor")
 def ldexp(self: Node, other: Node, *, result: DType) -> Node:
-    x, exponent = promote([self, other], result.compute)
-    return cast(x * math.exp2(exponent), result)
+    """``self`` times the power of two in the type of ``other``."""
+    power = math.exp2(other if other.dtype.is_float else cast(other, types.f32))
+    return mul(self, power, result=result)
 
 
 @aten("addcmul")

@@ -11,7 +11,7 @@ from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
 from luminal.frontends.fx.pointwise import sub
-from luminal.frontends.fx.promotion import Scalar
+from luminal.frontends.fx.promotion import Scalar, promote
 from luminal.frontends.fx.registry import aten, direct, table
 
 Dim = int | Sequence[int] | None
@@ -191,7 +191,7 @@ table({"cumsum": cumulative.cumsum, "cumprod": cumulative.cumprod}, _cumulative)
 @aten("diff")
 def diff(self: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
     """Differences of neighbours, ``n`` times over; of bool, whether they differ."""
-    x = movement.concatenate([part for part in (prepend, self, append) if part is not None], dim)
+    x = movement.concatenate(promote([part for part in (prepend, self, append) if part is not None]), dim)
     for _ in range(n):
         if x.shape[dim] == 0:
             raise UnsupportedError("diff of an empty axis")

@@ -12,6 +12,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     linear_algebra,
     nn,
     pointwise,
+    quantization,
     random,
     recurrent,
     reduction,
