@@ -12,8 +12,7 @@ from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Var
-from tests.codegen_cases import CASES as CPU_CASES
-from tests.codegen_cases import F32, load, normal, parallel, serial, vector, zeros
+from tests.codegen_cases import F32, SINGLE, load, normal, parallel, serial, vector, zeros
 from tests.codegen_support import Case, array, axis, number, of, op, output
 
 LIMITS = BlockLimits(64, 48 << 10, 255)
@@ -65,7 +64,7 @@ def by_one(nest: ir.LoopNest, lanes: int) -> ir.LoopNest:
     return replace(nest, body=_loops(nest.body, "vector", lanes))
 
 
-for name, each in CPU_CASES.items():
+for name, each in SINGLE.items():
     if not any(isinstance(s, ir.Contract) for s in statements(each.nest.body)):
         if name != "local_arrays":  # one of its statements reads in all threads what one of them writes
             CASES[f"{name}_divided"] = replace(each, nest=divided(each.nest, 64))

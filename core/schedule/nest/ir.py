@@ -261,8 +261,9 @@ class Reduction:
     """``name`` is the reduction with ``op`` (an ``ops`` row: SumReduce or MaxReduce) of ``value`` over ``loops``.
 
     ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
-    result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Partial
-    results combine in one fixed order.
+    result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Several
+    ``accumulators``, a power of two, take the steps of the innermost loop in turn. Partial results combine in one fixed
+    order.
     """
 
     name: str
@@ -271,8 +272,9 @@ class Reduction:
     loops: tuple[Loop, ...]
     before: tuple[Statement, ...]
     value: Scalar
+    accumulators: int = 1
     fields: ClassVar[Fields] = Fields(
-        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype")
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators")
     )
 
 
