@@ -248,7 +248,7 @@ def product(fragment: Fragment | None, dtype: types.DType = F32, *, accumulate: 
     contract = ir.Contract(
         "tile", F32, "stage_a", dtype, top * 16 + of(term), 16, "stage_b", dtype, of(term) * 32 + left,
         (ir.Loop(term, 16, "serial", ()),), shape[0], shape[0], shape[1], shape[1],
-        tile_offset=number_ * size, accumulate=accumulate, fragment=fragment,
+        tile_offset=number_ * size, accumulate=accumulate, fragment=fragment, steps=4,
     )  # fmt: skip
     a = load("a", sym.floordiv(terms, 16) * 32 + step * 16 + sym.mod(terms, 16), dtype)
     body = (

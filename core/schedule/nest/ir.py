@@ -428,6 +428,8 @@ class Contract:
 
     ``b_offset`` is then not over ``k``. A last step may be shorter.
 
+    Where the tile is divided among threads, ``steps`` steps of the innermost loop are written out one after the other.
+
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
@@ -463,12 +465,13 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
+    steps: int = 1
     fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
         nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
-            "unit", "depth",
+            "unit", "depth", "steps",
         ),
     )  # fmt: skip
 
