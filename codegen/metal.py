@@ -20,7 +20,6 @@ from luminal.core.target import Target
 from luminal.core.types import DType
 
 _DEFAULT = "luminal/own_namespace.hpp"  # gives the headers a namespace where, as it never is here, none is defined
-MOST_BUFFERS = 31  # most buffers that a kernel can have as arguments
 
 
 def check(program: Program) -> None:
@@ -72,12 +71,10 @@ def _dtypes(kernel: Kernel) -> set[DType]:
     return arrays | {scalar.dtype for value in found for scalar in ir.postorder(value)}
 
 
-def _check_arguments(kernel: KernelText) -> None:
+def _check_arguments(kernel: KernelText, most: int | None) -> None:
     count = kernel.signature.parameters
-    if count > MOST_BUFFERS:
-        raise UnsupportedError(
-            f"{_made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {MOST_BUFFERS}"
-        )
+    if most is not None and count > most:
+        raise UnsupportedError(f"{_made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {most}")
 
 
 def _made_for(kernel: Kernel) -> str:
@@ -87,8 +84,9 @@ def _made_for(kernel: Kernel) -> str:
 def _more(
     program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
 ) -> Mapping[str, Any]:
+    assert target.grid is not None
     for kernel in kernels.values():
-        _check_arguments(kernel)
+        _check_arguments(kernel, target.grid.buffers)
     return {"shaders": shader_text(sources.values(), namespace(program.name))}
 
 

@@ -14,8 +14,6 @@ from luminal.core.grid import Fragment
 from luminal.core.schedule.nest.ir import Contract, Loop
 from luminal.core.symbolic import Int
 
-SIDE_BY_SIDE = 4  # steps of a product: their loads overlap, and the sums still stay in registers
-
 
 def render(loops: Loops, threads: Threads, expressions: Expressions, contract: Contract) -> None:
     """Adds the products of ``contract`` to the frame.
@@ -65,7 +63,7 @@ def _over(
         if len(contract.loops) != 1 or sym.mod(loop.extent, step) != 0:
             raise SpecError(f"contract {contract.tile}: {contract.fragment.name} takes {step} terms at a time")
     steps = sym.floordiv(loop.extent, step)
-    unroll = min(SIDE_BY_SIDE, steps) if isinstance(steps, int) else SIDE_BY_SIDE
+    unroll = min(contract.steps, steps) if isinstance(steps, int) else contract.steps
     extent, writes = loops.indices.text(loop.extent), frozenset({contract.tile})
     with loops.counted(loop, "0", extent, step, writes, unroll=None if headers[1:] else unroll):
         _over(loops, threads, expressions, contract, headers[1:])

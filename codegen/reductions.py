@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from string import ascii_lowercase
 from typing import TypeAlias
 
 from luminal.codegen.dialect import round_to
@@ -19,18 +20,14 @@ from luminal.core.schedule.nest.walk import arrays_written
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 
-# Independent accumulators of a long reduction: an addition takes four cycles, and two can start in each.
-CHAINS = 4
-
 
 class Accumulation:
     """One reduction: a fixed number of accumulators, combined in a fixed order. ``body`` renders the statements that
     run before each value.
 
-    On a CPU, a long innermost loop runs several steps at a time, each with its own accumulator; one lambda computes the
-    values of all steps. Scalar integers have one accumulator: the compiler reorders those sums itself, and GCC 12.2
-    computes wrong ones from several. Lanes beyond the end of a vector loop contribute the identity. Threads that divide
-    an innermost loop each reduce their part, and combine their results.
+    With several accumulators, the innermost loop runs as many steps at a time, each with its own; one lambda computes
+    the values of all steps. Lanes beyond the end of a vector loop contribute the identity. Threads that divide an
+    innermost loop each reduce their part, and combine their results.
     """
 
     def __init__(
@@ -59,11 +56,12 @@ class Accumulation:
             kinds.pop()
         if "parallel" in kinds or not {"serial", "unroll"}.issuperset(kinds[:-1]):
             raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector or thread loop")
-        groups = sym.floordiv(self.inner.extent, self.step)
-        several = self.reduction.dtype.is_float or self.step > 1
-        long = several and (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.block is None
+        count = self.reduction.accumulators
+        if count > 1 and "thread" in kinds:
+            raise SpecError(f"reduction {self.reduction.name}: each thread has one accumulator")
         name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
-        self.names = [self.frame.names.like(name + letter) for letter in "abcd"[:CHAINS]] if long else [name]
+        letters = ascii_lowercase[:count]
+        self.names = [self.frame.names.like(name + letter) for letter in letters] if count > 1 else [name]
         self._outer(self.reduction.loops[:-1])
         self._declare()
         return self._result()

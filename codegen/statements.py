@@ -15,6 +15,7 @@ from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
+from luminal.core.grid import COPIES
 from luminal.core.ops import Failure
 from luminal.core.schedule.nest.ir import (
     Access,
@@ -40,7 +41,6 @@ from luminal.core.schedule.nest.walk import arrays_written
 from luminal.core.schedule.nest.walk import statements as nested
 from luminal.core.symbolic import Expr, Int
 
-COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
 MOVES = (2, 4, 8)  # bytes of an integer that a CPU moves at once
 
 STATUSES = {

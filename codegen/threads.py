@@ -11,13 +11,11 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
+from luminal.core.grid import ALIGNMENT, WARP
 from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, Loop, LoopNest, Statement, Store
 from luminal.core.schedule.nest.walk import headers, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
-
-WARP = 32
-ALIGNMENT = 16  # bytes that a thread copies at once
 
 
 class Threads:

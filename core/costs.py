@@ -19,6 +19,7 @@ class Arithmetic:
 
     per_cycle: int = 2  # multiply-adds of vectors, and loads of vectors, that begin in a cycle
     latency: int = 4  # cycles until the result of a multiply-add can be added to
+    partial_sums: int = 4  # accumulators of a long reduction of one value: an addition takes about so many cycles
     compared: int = 4  # cycles of a comparison and its consequences, on average
     costly: int = 10  # cycles of a division, an exponential or a look-up; an addition takes one
 

@@ -12,8 +12,13 @@ from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bf16, f16, f32
 
+# Of all GPUs that are described: CUDA C++ Programming Guide, "SIMT Architecture"; PTX ISA, "State Spaces", "cp.async".
+# Apple's have SIMD groups of as many threads.
+WARP = 32  # threads that run in step
+REGISTER = 4  # bytes of a register of a thread
 ALIGNMENT = 16  # bytes; of an array in shared memory
-LANE = Var("lane", 0, 31)
+COPIES = (4, 8, 16)  # bytes that a thread can copy at once, ahead too
+LANE = Var("lane", 0, WARP - 1)
 ELEMENT = Var("e", 0, 3)
 
 
@@ -34,7 +39,7 @@ class Fragment:
     depth: int
     row: Int
     column: Int
-    warp: int = 32
+    warp: int = WARP
     precision: Precision = FP32
 
     def __repr__(self) -> str:
@@ -72,6 +77,10 @@ class BlockCosts:
     depth: int = 64  # bytes of each row of A, or column of B, that are staged at once
     staged: int = 16  # products of a term in the time that one of its factors is staged
     side: int = 4  # rows and columns of a chain that a thread has
+    steps: int = 4  # of a product that are written out: their loads overlap, and the sums still stay in registers
+    held: int = 2  # running sums of a chain may take 1/held of the registers of a thread
+    four_warps: int = 64  # rows of a tile that four warps share; eight share a higher one, or lanes would hold too much
+    sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     tiles: tuple[BlockTile, ...] = (BlockTile(64, 64, 4, 0.7), BlockTile(128, 128, 8, 1.0), BlockTile(32, 32, 4, 0.7))
@@ -97,16 +106,17 @@ class Grid:
 
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
     bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
-    into shared memory need not be waited for; ``fragments`` are the products that warps compute. ``costs`` are what
-    schedules are chosen by.
+    into shared memory need not be waited for; ``fragments`` are the products that warps compute. A kernel can have
+    ``buffers`` arguments, where that is limited. ``costs`` are what schedules are chosen by.
     """
 
     threads: int = 256
-    warp: int = 32
+    warp: int = WARP
     shared: int = 48 << 10
     processors: int = 128
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
+    buffers: int | None = None
     costs: BlockCosts = field(default=BlockCosts(), repr=False)
 
     def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:

@@ -14,7 +14,7 @@ from luminal.core import precision as precisions
 from luminal.core.costs import COSTS, Costs
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import InputError, TargetError
-from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
+from luminal.core.grid import MMA, REGISTER, SIMDGROUP, BlockLimits, Fragment, Grid
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.core.precision import FP32, STORED, Precision
 from luminal.core.types import DType, f32
@@ -143,7 +143,8 @@ def _cuda(compute: str, processors: int) -> Target:
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture."""
     return Target(
         f"cuda:{compute}", platform.machine(), (compute,), ("-std=c++17", "-O3", "-fmad=false"),
-        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors, ahead=True, fragments=MMA),
+        register_bytes=REGISTER, registers=255, dialect="cuda",
+        grid=Grid(processors=processors, ahead=True, fragments=MMA),
     )  # fmt: skip
 
 
@@ -153,8 +154,8 @@ GPUS = {
     for target in (
         _cuda("sm_80", 108), _cuda("sm_89", 128), _cuda("sm_90", 132), _cuda("sm_100", 148),
         Target(
-            "metal", "aarch64", (), (), register_bytes=4, registers=128, dialect="metal",
-            grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP),
+            "metal", "aarch64", (), (), register_bytes=REGISTER, registers=128, dialect="metal",
+            grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP, buffers=31),  # Metal Feature Set Tables
         ),
     )
 }  # fmt: skip

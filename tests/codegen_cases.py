@@ -7,6 +7,7 @@ import numpy as np
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import ir, rewrite, walk
+from luminal.core.schedule.transform.accumulate import Accumulate
 from luminal.core.symbolic import Var
 from tests.codegen_support import Case, array, axis, bits, number, of, op, output
 
@@ -991,3 +992,8 @@ def integer_sums() -> Case:
     )
     nest = ir.LoopNest((output("out", types.i64), array("x", types.i64)), (), body)
     return Case(nest, {"out": zeros(2, dtype=types.i64), "x": rng.integers(-(2**63), 2**63 - 1, 45)})
+
+
+# For blocks, whose threads have one accumulator each; CPUs get several where reductions are long.
+SINGLE = dict(CASES)
+CASES = {name: replace(each, nest=Accumulate(4)(each.nest)) for name, each in SINGLE.items()}

@@ -12,8 +12,7 @@ from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Var
-from tests.codegen_cases import CASES as CPU_CASES
-from tests.codegen_cases import F32, load, normal, parallel, serial, vector, zeros
+from tests.codegen_cases import F32, SINGLE, load, normal, parallel, serial, vector, zeros
 from tests.codegen_support import Case, array, axis, number, of, op, output
 
 LIMITS = BlockLimits(64, 48 << 10, 255)
@@ -65,7 +64,7 @@ def by_one(nest: ir.LoopNest, lanes: int) -> ir.LoopNest:
     return replace(nest, body=_loops(nest.body, "vector", lanes))
 
 
-for name, each in CPU_CASES.items():
+for name, each in SINGLE.items():
     if not any(isinstance(s, ir.Contract) for s in statements(each.nest.body)):
         if name != "local_arrays":  # one of its statements reads in all threads what one of them writes
             CASES[f"{name}_divided"] = replace(each, nest=divided(each.nest, 64))
@@ -249,7 +248,7 @@ def product(fragment: Fragment | None, dtype: types.DType = F32, *, accumulate: 
     contract = ir.Contract(
         "tile", F32, "stage_a", dtype, top * 16 + of(term), 16, "stage_b", dtype, of(term) * 32 + left,
         (ir.Loop(term, 16, "serial", ()),), shape[0], shape[0], shape[1], shape[1],
-        tile_offset=number_ * size, accumulate=accumulate, fragment=fragment,
+        tile_offset=number_ * size, accumulate=accumulate, fragment=fragment, steps=4,
     )  # fmt: skip
     a = load("a", sym.floordiv(terms, 16) * 32 + step * 16 + sym.mod(terms, 16), dtype)
     body = (

@@ -31,6 +31,7 @@ from luminal.core.schedule.prepare.graph import prepare
 from luminal.core.schedule.program import arena
 from luminal.core.schedule.program.ir import ALIGNMENT, Loop
 from luminal.core.schedule.transform import loops as transforms
+from luminal.core.schedule.transform.accumulate import Accumulate
 from luminal.core.schedule.transform.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import check_outputs, refusals, run_program, transformed
@@ -442,6 +443,39 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
     for wrong in (summed(a), summed(negated), summed(product, ops.MAX_REDUCE), with_store):
         with pytest.raises(ScheduleError, match=r"what is reduced is not|not over a product of two"):
             operands.product_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "loop", "count"),
+    [
+        (types.f32, ("serial", 8, 1), 4),
+        (types.f32, ("serial", 7, 1), 1),
+        (types.f32, ("vector", 128, 16), 4),
+        (types.f32, ("vector", 127, 16), 1),
+        (types.i32, ("vector", 128, 16), 4),
+        (types.i32, ("serial", 128, 1), 1),
+        (types.f32, ("serial", sym.var("n", 1, 8), 1), 4),
+        (types.f32, ("serial", sym.var("n", 1, 7), 1), 1),
+    ],
+)
+def test_long_reductions_get_several_accumulators(
+    dtype: types.DType, loop: tuple[str, sym.Int, int], count: int
+) -> None:
+    kind, extent, lanes = loop
+    k = sym.Var("k0", 0, extent - 1)
+    total = ln.Reduction("s", ops.SUM_REDUCE, dtype, (ln.Loop(k, extent, kind, (), lanes),), (), ln.literal(b"", dtype))
+    nest = ln.LoopNest((), (), (total,))
+    assert Accumulate(4).divides(nest) is (count == 4)
+    assert Accumulate(4)(nest).body == (replace(total, accumulators=count),)
+    with pytest.raises(ScheduleError, match="3 is no power of two"):
+        Accumulate(3)(nest)
+
+
+def test_threads_have_one_accumulator_each() -> None:
+    loop = ln.Loop(sym.Var("k0", 0, 63), 64, "thread", (), 32)
+    nest = ln.LoopNest((), (), (replace(summed(ln.literal(bytes(4), types.f32)), loops=(loop,)),))
+    with pytest.raises(ScheduleError, match="threads divide the loop over 'k0'"):
+        Accumulate(4)(nest)
 
 
 @pytest.mark.parametrize(

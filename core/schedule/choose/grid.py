@@ -73,8 +73,9 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     m, n = state.join(only_a), state.join(only_b)
     a, b = (stored_type(nest, x.array) for x in factors)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
-    parts = Square(tile.lanes) if fragment is None else _warp_tiles(tile, fragment)
-    stage = Stage(m, n, tile.rows, tile.columns, grid.costs.depth // max(a.itemsize, b.itemsize), parts, grid.ahead)
+    parts = Square(tile.lanes) if fragment is None else _warp_tiles(tile, fragment, grid)
+    depth = grid.costs.depth // max(a.itemsize, b.itemsize)
+    stage = Stage(m, n, tile.rows, tile.columns, depth, parts, grid.ahead, grid.costs.steps)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.block))
@@ -126,35 +127,34 @@ def _schedule_one_pass(
         a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = target.fragment(a, b) if product.dtype == f32 else None
     side = grid.costs.side
-    first = Square(side) if fragment is None else _warp_tiles(Tile(rows, block // side, side), fragment)
+    first = Square(side) if fragment is None else _warp_tiles(Tile(rows, block // side, side), fragment, grid)
     threads = first.threads(rows, block)
-    last, width = _divided_sums(nest, columns, rows, threads, target, side)
+    last, width = _divided_sums(nest, columns, rows, threads, target, grid)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
-    if held > target.registers // 2:
+    if held > target.registers // grid.costs.held:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
-    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
+    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead, grid.costs.steps))
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
 
 
 def _divided_sums(
-    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, side: int
+    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, grid: Grid
 ) -> tuple[Rectangle | Warps, int]:
-    """How ``threads`` divide the running sums of a chain, ``rows`` rows, ``side`` of them a thread where there are no
-    fragments; and how many columns of sums there are."""
-    extent = typical(columns.extent)
+    """How ``threads`` divide the running sums of a chain, ``rows`` rows; and how many columns of sums there are."""
+    extent, side = typical(columns.extent), grid.costs.side
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     fragment = target.fragment(last.dtype, _right_type(nest, columns, last))
     if fragment is not None:
-        parts = _warp_tiles(Tile(rows, 1, 1), fragment)
+        parts = _warp_tiles(Tile(rows, 1, 1), fragment, grid)
         across = threads // fragment.warp * parts.rows // rows
         wide = -(-extent // (across * fragment.columns)) * fragment.columns
         return replace(parts, columns=wide), wide * across
-    across = threads * side // rows
+    across, together = threads * side // rows, grid.costs.wide // f32.itemsize  # as many are read at once
     wide = -(-extent // across)
-    wide = wide if wide <= 2 else -(-wide // 4) * 4  # as many are read at once
+    wide = wide if wide <= 2 else -(-wide // together) * together
     return Rectangle(side, wide), wide * across
 
 
@@ -164,9 +164,9 @@ def _right_type(nest: ln.LoopNest, columns: ln.Loop, last: ln.Reduction) -> DTyp
     return next(right, last.dtype)
 
 
-def _warp_tiles(tile: Tile, fragment: Fragment) -> Warps:
+def _warp_tiles(tile: Tile, fragment: Fragment, grid: Grid) -> Warps:
     """Four warps, two by two, or eight for tiles of many rows: the elements of a lane must fit its registers."""
-    columns = tile.columns // (4 if tile.rows > 64 else 2)
+    columns = tile.columns // (4 if tile.rows > grid.costs.four_warps else 2)
     return Warps(tile.rows // 2, columns, fragment)
 
 
@@ -216,11 +216,11 @@ def _schedule_ordered(nest: ln.LoopNest, target: Target, grid: Grid) -> Schedule
 
 
 def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
-    """Sorted rows: each by a block, in half of its shared memory, so that two blocks run at once."""
+    """Sorted rows: each by a block, in a part of its shared memory, so that several blocks run at once."""
     state = Scheduler(nest, target)
     sort = perfect_loops(nest.body)[1][-1]
     assert isinstance(sort, ln.Sort)
-    room = grid.shared // 2 // stored_type(nest, sort.array).itemsize
+    room = grid.shared // grid.costs.sorting // stored_type(nest, sort.array).itemsize
     inner = [loop for s in perfect_loops(nest.body)[1] if isinstance(s, ln.Loop) for loop in perfect_loops((s,))[0]]
     length = max(typical(extent) for extent in (sort.extent, *(loop.extent for loop in inner)))
     threads = _threads_of_row(min(length, room), 1, grid)

@@ -26,6 +26,7 @@ from luminal.core.schedule.nest.walk import (
     reads,
     statements,
 )
+from luminal.core.schedule.transform.accumulate import Accumulate
 from luminal.core.schedule.transform.loops import (
     HoistLookups,
     Merge,
@@ -166,6 +167,9 @@ class Scheduler:
     def finish(self) -> Scheduled:
         if self.nest.checked:
             self.do(HoistLookups())
+        accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
+        if self.target.grid is None and accumulate.divides(self.nest):
+            self.do(accumulate)
         return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import BlockLimits
+from luminal.core.grid import REGISTER, BlockLimits
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import Body, headers, inside, statements
-
-REGISTER = 4  # bytes
 
 
 def check(nest: ln.LoopNest, limits: BlockLimits) -> None:

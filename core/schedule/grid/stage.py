@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.grid import BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
@@ -30,6 +31,7 @@ class Stage:
     Beyond M, N and K zeros are staged, and nothing is stored.
 
     With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
+    ``steps`` of the product are written out.
     """
 
     m: str
@@ -39,6 +41,7 @@ class Stage:
     depth: int
     parts: Square | Warps
     ahead: bool = False
+    steps: int = field(default=BlockCosts.steps, repr=False)
 
     @property
     def threads(self) -> int:
@@ -74,7 +77,7 @@ class Stage:
             "tile", reduction.dtype, a.name, a.dtype, a.place(sym.expr(k_0), held.top), a.line,
             b.name, b.dtype, b.place(sym.expr(k_0), held.left),
             (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
-            tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment,
+            tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment, steps=self.steps,
         )  # fmt: skip
         count = sym.ceildiv(sym.product(loop.extent for loop in reduction.loops), self.depth)
 

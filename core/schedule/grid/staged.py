@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
+from luminal.core.grid import COPIES
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import stored_type
 from luminal.core.schedule.nest.walk import Body
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
-
-WIDE = 16  # bytes that a thread copies at once, at most
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class StagedOperand:
     def pitch(self) -> int:
         """Elements from one line, or term, to the next, such that columns that threads write spread over all banks."""
         inner = self.depth if self.by_line else self.side.size
-        return inner + (WIDE // self.dtype.itemsize if self.along else 0)
+        return inner + (max(COPIES) // self.dtype.itemsize if self.along else 0)
 
     @property
     def extent(self) -> int:
@@ -138,10 +137,10 @@ def staged(
     dtype = stored_type(nest, access.array)
     along = _stride(access.offset, reduced[-1].axis) == 1
     found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead)
-    width = WIDE // dtype.itemsize if found.by_line or not along else 1
+    width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1
     while width > 1 and not found.aligned(width):
         width //= 2
-    return replace(found, width=width, ahead=ahead and width * dtype.itemsize >= 4)
+    return replace(found, width=width, ahead=ahead and width * dtype.itemsize >= min(COPIES))
 
 
 def _uniform(mask: Int, group: Var, width: int) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.grid import ALIGNMENT, BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedOperand, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, ThreadTile, Warps
 from luminal.core.schedule.nest import ir as ln
@@ -16,7 +17,7 @@ from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.carried import Carried
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.types import DType, f32
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class StreamStaged:
     ``Stream`` for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first product,
     ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
     the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
-    two stages with ``ahead``. The threads are divided evenly among rows, which they reduce in a fixed order. Where the
-    nest has no first product, ``p`` is read.
+    two stages with ``ahead``; ``steps`` of a product are written out. The threads are divided evenly among rows, which
+    they reduce in a fixed order. Where the nest has no first product, ``p`` is read.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -51,6 +52,7 @@ class StreamStaged:
     first: Square | Warps
     last: Rectangle | Warps
     ahead: bool = False
+    steps: int = field(default=BlockCosts.steps, repr=False)
 
     @property
     def threads(self) -> int:
@@ -77,7 +79,7 @@ class _Streamed(ChainPass):
             raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
         if self.row.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
-        self.pitch = by.rows + 4  # elements from one column of the product to the next; a multiple of 4, for alignment
+        self.pitch = by.rows + ALIGNMENT // f32.itemsize  # from one column of the product to the next: each is aligned
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
         self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
@@ -221,6 +223,7 @@ class _Streamed(ChainPass):
         return ln.Contract(
             tile, self.dtype, *a, *b[:3], (ln.Loop(k_0, self.by.depth, "serial", ()),), rows, rows, columns, columns,
             tile_offset=self.thread * held.size, accumulate=True, b_column=b[3], fragment=held.fragment,
+            steps=self.by.steps,
         )  # fmt: skip
 
     # ---- what is carried -------------------------------------------------------------------------------------------

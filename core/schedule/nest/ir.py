@@ -261,8 +261,9 @@ class Reduction:
     """``name`` is the reduction with ``op`` (an ``ops`` row: SumReduce or MaxReduce) of ``value`` over ``loops``.
 
     ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
-    result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Partial
-    results combine in one fixed order.
+    result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Several
+    ``accumulators``, a power of two, take the steps of the innermost loop in turn. Partial results combine in one fixed
+    order.
     """
 
     name: str
@@ -271,8 +272,9 @@ class Reduction:
     loops: tuple[Loop, ...]
     before: tuple[Statement, ...]
     value: Scalar
+    accumulators: int = 1
     fields: ClassVar[Fields] = Fields(
-        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype")
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators")
     )
 
 
@@ -426,6 +428,8 @@ class Contract:
 
     ``b_offset`` is then not over ``k``. A last step may be shorter.
 
+    Where the tile is divided among threads, ``steps`` steps of the innermost loop are written out one after the other.
+
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
@@ -461,12 +465,13 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
+    steps: int = 1
     fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
         nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
-            "unit", "depth",
+            "unit", "depth", "steps",
         ),
     )  # fmt: skip
 

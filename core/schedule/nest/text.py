@@ -35,7 +35,9 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
         case ln.Define():
             yield f"{indent}{statement.name} = {statement.value}"
         case ln.Reduction():
-            yield f"{indent}{statement.name} = {statement.op} " + ", ".join(map(_header, statement.loops)) + ":"
+            several = f" in {statement.accumulators} accumulators" if statement.accumulators > 1 else ""
+            loops = ", ".join(map(_header, statement.loops))
+            yield f"{indent}{statement.name} = {statement.op} {loops}{several}:"
             yield from _body(statement.before, indent + "  ")
             yield f"{indent}  {statement.value}"
         case ln.Reductions():
