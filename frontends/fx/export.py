@@ -23,6 +23,7 @@ from luminal.frontends.fx.failure import exporting
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
+from luminal.frontends.fx.selection import any_count
 from luminal.frontends.fx.tables import TABLE
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
@@ -69,7 +70,7 @@ def _exported(
     """The program, and whether it has constants where the module keeps a state in a plain object."""
     with (
         as_buffers(model, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
-        any_number(),
+        any_number(), any_count(),
     ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
