@@ -18,7 +18,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils import _pytree as pytree
 
 from luminal import api, tensors
-from luminal.core.errors import InputError, ModelError, ShapeError
+from luminal.core.errors import InputError, ModelError, ShapeError, UnsupportedError
 from luminal.core.facts import DEFAULT
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.dtypes import to_numpy
@@ -109,7 +109,7 @@ class _Compiled:
         """The library for all sizes of the symbols; None where there are symbols, and none is possible."""
         try:
             return self._compile(arguments, self._dims())
-        except (ModelError, ShapeError):
+        except (InputError, ModelError, ShapeError, UnsupportedError):  # what is not of sizes is raised for values, too
             if not is_symbolic:
                 raise
             return None
