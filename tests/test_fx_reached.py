@@ -197,6 +197,31 @@ def test_what_forward_writes_is_a_state_without_being_registered(case: str) -> N
     assert not dict(module.named_buffers())
 
 
+def test_what_forward_only_leaves_in_a_plain_object_is_no_state_of_a_model_alone() -> None:
+    def leave(module: Any, x: torch.Tensor) -> torch.Tensor:
+        module.cell.tensor = x * 2
+        return x + 1
+
+    agrees(Holder(unregistered, leave), names=set())
+
+
+def test_what_one_entry_leaves_in_a_plain_object_is_the_state_of_another() -> None:
+    """The entries hold one object, under one name."""
+    cell = Cell()
+
+    def build(module: Any) -> None:
+        module.cell = cell
+
+    def leave(module: Any, x: torch.Tensor) -> torch.Tensor:
+        module.cell.tensor = x * 2
+        return x + 1
+
+    entries = {"leave": Holder(build, leave), "read": Holder(build, lambda m, x: m.cell.tensor + x)}
+    compiled = luminal.compile(entries, {"leave": (X,), "read": (X,)})
+    compiled["leave"](X)
+    assert np.array_equal(compiled["read"](X), X.numpy() * 3)
+
+
 def test_a_number_that_forward_takes_out_of_a_plain_tensor_is_a_constant() -> None:
     def build(module: Any) -> None:
         module.cell = Cell(torch.tensor(2.5))

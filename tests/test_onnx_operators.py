@@ -320,7 +320,8 @@ FILTERS = integers(3, 2, 3, 3, low=-90, high=90, dtype=np.int8)
 SCALE, ZERO = np.array(0.01, np.float32), np.array(0, np.int8)
 QUANTIZED = [
     *(case("QLinearConv", PIXELS, np.asarray(SCALE * 2, np.float32), POINTS[:1].reshape(()), FILTERS, scale, zero,
-           np.asarray(SCALE * 40, np.float32), POINTS[1:].reshape(()), bias, pads=[1, 0, 1, 1], strides=[2, 1])
+           np.asarray(SCALE * 40, np.float32), POINTS[1:].reshape(()), bias, fixed=[*range(1, 8 + (bias is not None))], pads=[1, 0, 1, 1],
+           strides=[2, 1])
       for scale, zero, bias in ((SCALE, ZERO, None),
                                 (np.float32([0.01, 0.03, 0.02]), np.int8([0, 0, 0]), vector(9, -800, 70).astype("i")))),
     case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
@@ -358,7 +359,7 @@ CONTRIBUTED = [
     case("MatMulIntegerToFloat", BYTES, integers(4, 5, low=-9, dtype=np.int8), LOW, np.abs(floats(5)), MIDDLE,
          np.array([3], np.int8), floats(5, seed=2), domain="com.microsoft"),
     case("DynamicQuantizeMatMul", floats(3, 4), integers(4, 5, low=-99, high=99, dtype=np.int8), HIGH.reshape(1),
-         np.array([2], np.int8), floats(5, seed=2), domain="com.microsoft"),
+         np.array([2], np.int8), floats(5, seed=2), fixed=[1, 2, 3], domain="com.microsoft"),
     *(case("MatMulNBits", floats(2, 3, 42), NIBBLES, floats(15, seed=1), zeros, fixed=[1, 2, *extra], K=42, N=5,
            block_size=16, domain="com.microsoft")
       for zeros, extra in ((None, []), (integers(10, low=0, high=255, dtype=np.uint8), [3]))),
@@ -400,8 +401,8 @@ QUANTIZED_MORE = [
     case("TransposeMatMul", floats(4, 3), floats(5, 4), domain="com.microsoft", alpha=0.5, transA=1, transB=1),
     *(case("QAttention", integers(2, 5, 16, low=0, high=255, dtype=np.uint8),
            integers(16, 48, low=-99, high=99, dtype=np.int8), floats(48), np.array(0.02, np.float32),
-           np.array(0.01, np.float32), mask, np.array(120, np.uint8), np.array(3, np.int8), past, num_heads=4,
-           outputs=2, domain="com.microsoft")
+           np.array(0.01, np.float32), mask, np.array(120, np.uint8), np.array(3, np.int8), past, fixed=[1, 7],
+           num_heads=4, outputs=2, domain="com.microsoft")
       for mask, past in ((None, None), (vector(3, 5, dtype=np.int32), None), (None, floats(2, 2, 4, 3, 4)))),
 ]  # fmt: skip
 

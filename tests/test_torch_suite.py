@@ -12,7 +12,7 @@ import pytest
 
 from luminal.frontends.fx.dtypes import from_torch
 from tests import coverage_page
-from tests.torch_cases import Result, cases, check, entries, types_of
+from tests.torch_cases import NEARER, Result, cases, check, entries, types_of
 from tests.torch_compiled import TOGETHER, tasks
 from tests.torch_suite import Begun, Part, listed, results_of
 from tests.workers import Lost, Worker, each
@@ -36,7 +36,8 @@ def test_no_entry_that_passed_fails(names: list[str]) -> None:
             number = passed[name, str(from_torch(dtype))][0]
             case = next(case for case in cases(entries()[name], dtype) if case.number == number)
             result = check(case)
-            if not result.passed:
+            # How near PyTorch is to float64 depends on the processor.
+            if not result.passed and result.excluded != NEARER:
                 failed.append(f"{case.name}: {result.failed or result.excluded}")
     assert not failed, "\n".join(failed)
 

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
+from luminal.frontends.fx.program import REACHED
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
@@ -36,13 +37,17 @@ _WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does no
 
 
 def export(
-    model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None, apart: bool = True
+    model: Model,
+    inputs: Inputs | None,
+    dims: Mapping[str, Any] | None = None,
+    states: Collection[str] = (),
+    apart: bool = True,
 ) -> ExportedProgram:
     """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
 
     A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
-    described in ``luminal.frontends.fx.dims``. Unless they are to be told ``apart``, sizes that may be 0 or 1 are taken
+    described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told ``apart``, sizes that may be 0 or 1 are taken
     to be others where the result is the same. What the table does not hold is decomposed by PyTorch's own rules; what
     remains unknown is for the importer to report.
 
@@ -60,27 +65,29 @@ def export(
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
     with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
         try:
-            program, replaced = _exported(model, bound, shapes)
+            program, replaced = _exported(model, bound, shapes, states)
         except ModelError as error:
             if not any(words in str(error) for words in _WRITTEN_CONSTANT):
                 raise
             replaced = True
-        return _exported(model, bound, shapes, every=True)[0] if replaced else program
+        return _exported(model, bound, shapes, states, every=True)[0] if replaced else program
 
 
 def _exported(
-    model: torch.nn.Module, bound: inspect.BoundArguments, shapes: Any, every: bool = False
+    model: torch.nn.Module, bound: inspect.BoundArguments, shapes: Any, states: Collection[str], every: bool = False
 ) -> tuple[ExportedProgram, bool]:
     """The program, and whether it has constants where the module keeps a state in a plain object."""
     with (
-        as_buffers(model, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
+        as_buffers(model, states, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
         any_number(),
     ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
             model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
         )
-    return _known(program), bool(reached.replaced)
+    known = _known(program)
+    known.graph_module.meta[REACHED] = frozenset(reached.made)
+    return known, bool(reached.replaced)
 
 
 def _known(program: ExportedProgram) -> ExportedProgram:

@@ -45,7 +45,7 @@ def load(
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
     name: str | None = None,
-    states: Collection[str] = (),
+    states: Collection[str] | None = None,
 ) -> Graph:
     """Import a module with its example ``inputs``, a traced GraphModule likewise, or an ExportedProgram.
 
@@ -54,7 +54,8 @@ def load(
 
     ``dims`` declares symbolic dimensions (see ``luminal.frontends.fx.dims``); one without an upper bound is taken to
     reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph. Buffers that the model
-    updates are states; so are those of ``states``, which others update, where the model reads them. What the model
+    updates are states; so are those of ``states``, which others update, where the model reads them; without
+    ``states``, there are no others, and what it leaves in a plain object and never reads is none. What the model
     leaves in an input ``x`` that it writes into is the output ``x.next``, after those that it returns.
 
     Raises ModelError where the model cannot be exported, contradicts ``dims`` or writes into what ``constants`` fixes,
@@ -108,7 +109,7 @@ def _build(
     dims: Mapping[str, Any] | None,
     constants: Mapping[str, np.ndarray[Any, Any]] | None,
     name: str | None = None,
-    states: Collection[str] = (),
+    states: Collection[str] | None = None,
 ) -> tuple[_Importer, Graph]:
     """The graph, and the importer that made it."""
 
@@ -124,14 +125,14 @@ def _build(
     if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
         return built(of_traced(model))
     try:
-        return built(of_exported(export(model, inputs, dims)))
+        return built(of_exported(export(model, inputs, dims, states or ())))
     except (ModelError, ShapeError) as error:
         if isinstance(model, ExportedProgram) or not dims:
             raise
         # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not,
         # it asks less of the sizes.
         try:
-            return built(of_exported(export(model, inputs, dims, apart=False)))
+            return built(of_exported(export(model, inputs, dims, states or (), apart=False)))
         except LuminalError:
             raise error from error.__cause__
 
@@ -144,7 +145,7 @@ class _Importer:
         facts: Facts,
         dims: Mapping[str, Any] | None,
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
-        states: Collection[str] = (),
+        states: Collection[str] | None = None,
     ) -> None:
         self.program, self.facts = program, facts
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
@@ -162,12 +163,19 @@ class _Importer:
         self.values: dict[torch.fx.Node, Any] = {}
         self.storages: dict[tuple[Any, ...], Node] = {}
         self.sizes: dict[torch.fx.Node, Int] = {}
-        self.updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
-        self.shared = frozenset(states)
+        self.shared = frozenset(states or ())
+        updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
+        self.updated = updated if states is not None else updated - self._unread()
         self.kept: dict[str, State] = {}  # by the name of the buffer
         self.left: dict[str, Node] = {}  # what the program leaves in it
         self.written: dict[str, Node] = {}  # what it leaves in its inputs, by their names
         self.random = Random()
+
+    def _unread(self) -> set[str]:
+        """Buffers that stand for tensors in plain objects, and that the program does not read."""
+        placeholders = zip(self.program.graph.find_nodes(op="placeholder"), self.program.inputs, strict=True)
+        unread = {spec.target for node, spec in placeholders if spec.kind is InputKind.BUFFER and not node.users}
+        return {target for target in unread if target in self.program.reached}
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
@@ -355,6 +363,8 @@ class _Importer:
         leaves: list[Description] = []
         for spec, returns in zip(self.program.outputs, self.program.returned, strict=True):
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+                if spec.kind is OutputKind.BUFFER_MUTATION and spec.target not in self.updated:
+                    continue
                 left = self.values[returns]
                 kept = self.left if spec.kind is OutputKind.BUFFER_MUTATION else self.written
                 kept[spec.target] = left.pairs if isinstance(left, Complex) else left

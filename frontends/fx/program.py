@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -15,13 +15,16 @@ from torch.utils import _pytree as pytree
 from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.tables import TABLE
 
+REACHED = "luminal.reached"  # in the metadata of a graph: ``Program.reached``
+
 
 @dataclass(frozen=True)
 class Program:
     """Of each placeholder, its specification; of each leaf that the output node returns, likewise.
 
     ``tensors`` holds parameters, buffers and constants by target, ``ranges`` the bounds of the symbols of sizes, and
-    ``equal`` pairs of sizes, in PyTorch's symbols, that are equal in every call; ``inputs_tree`` is of
+    ``equal`` pairs of sizes, in PyTorch's symbols, that are equal in every call; ``reached`` names the buffers that
+    stand for tensors in plain objects; ``inputs_tree`` is of
     ``(args, kwargs)`` and ``arguments`` names those given by position.
     """
 
@@ -35,6 +38,7 @@ class Program:
     ranges: Mapping[Any, Any] = field(default_factory=dict)
     equal: Sequence[tuple[Any, Any]] = ()
     arguments: Sequence[str] = ()
+    reached: Collection[str] = ()
 
 
 def of_exported(program: ExportedProgram) -> Program:
@@ -52,6 +56,7 @@ def of_exported(program: ExportedProgram) -> Program:
         {**program.constants, **program.state_dict},
         program.range_constraints,
         arguments=calls.forward_arg_names or (),
+        reached=program.graph_module.meta.get(REACHED, ()),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,21 +37,23 @@ class _Slot:
 
 @dataclass
 class Reached:
-    """``replaced`` names the tensors that are no buffers and in whose place ``forward`` put others."""
+    """``replaced`` names the tensors that are no buffers and in whose place ``forward`` put others, ``made`` the
+    buffers that there are for this time only."""
 
     replaced: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def as_buffers(model: torch.nn.Module, every: bool = False) -> Iterator[Reached]:
+def as_buffers(model: torch.nn.Module, states: Collection[str] = (), every: bool = False) -> Iterator[Reached]:
     """While this lasts, ``forward`` finds the module's buffers in plain objects that hold the same tensors, or views of
     them. What it puts into the place of such a tensor is what it leaves in the buffer. Afterwards every object holds
     what it held.
 
-    With ``every``, tensors that are no buffers are buffers for that time, named by the path to them
-    (``cache_layers_0_keys``).
+    Tensors that are no buffers are buffers for that time, named by the path to them (``cache_layers_0_keys``): those of
+    ``states``, or all with ``every``.
 
-    Raises ModelError then where a tensor overlaps a buffer in another way.
+    Raises ModelError with ``every`` where a tensor overlaps a buffer in another way.
     """
     slots = _slots(model)
     buffers = dict(model.named_buffers(remove_duplicate=False))
@@ -59,28 +61,28 @@ def as_buffers(model: torch.nn.Module, every: bool = False) -> Iterator[Reached]
     owners = {id(buffer): name for name, buffer in buffers.items()}
     # The largest of the buffers that share a storage.
     storages = {_storage(b): name for name, b in sorted(buffers.items(), key=lambda item: item[1].numel()) if b.numel()}
-    made = []
+    reached = Reached()
     sources: list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = []  # of each slot
     for slot in slots:
         name = owners.get(id(slot.tensor)) or storages.get(_storage(slot.tensor), "")
-        if not name and every and id(slot.tensor) not in parameters:
-            name = slot.name
-            while hasattr(model, name):
-                name += "_"
+        path = slot.name
+        while hasattr(model, path):
+            path += "_"
+        if not name and (every or path in states) and id(slot.tensor) not in parameters:
+            name = path
             buffers[name] = slot.tensor.detach()
             model.register_buffer(name, buffers[name], persistent=False)
-            made.append(name)
+            reached.made.append(name)
             owners[id(slot.tensor)] = storages[_storage(slot.tensor)] = name
         part = _part(slot.tensor, buffers[name]) if name else None
         if name and part is None and every:
             raise ModelError(_overlap(slot, name, buffers[name]))
         sources.append((name, part) if part is not None else ("", lambda buffer: buffer))
-    reached = Reached()
     try:
         with _forward(model, _bound(model, slots, sources, reached)):
             yield reached
     finally:
-        for name in made:
+        for name in reached.made:
             delattr(model, name)
 
 

@@ -223,10 +223,10 @@ def read(
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
-    states: Collection[str] = (),
+    states: Collection[str] | None = None,
 ) -> Graph:
     """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``. ``states`` are
-    buffers of a PyTorch model that other entries update."""
+    buffers of a PyTorch model that other entries update; None where there are no others."""
     if isinstance(model, Graph):
         return model
     if name is not None and interface.identifiers([name]) != [name]:
