@@ -1,24 +1,23 @@
 """Sources become a shared library: translation units compiled in parallel, objects kept by content, then linked.
 
-The key of an object is a hash of everything that decides its bytes: source, flags, runtime headers, the compiler
-with its arguments. Files enter the cache by renaming, so any number of processes may share it. What is the same for
-every model, the headers of kernels and the functions behind a library's interface, is compiled once.
+The key of an object is a hash of everything that decides its bytes: source, flags, runtime headers, the compiler with
+its arguments. Files enter the cache by renaming, so any number of processes may share it, and are verified when they
+are taken from there (``cache``). What is the same for every model, the headers of kernels and the functions behind a
+library's interface, is compiled once.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from luminal.codegen import cuda, emulation, headers, toolchain
+from luminal.codegen import cache, cuda, emulation, headers, toolchain
 from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path
 from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
@@ -93,8 +92,8 @@ def build(
     beside = emulation.products(bundle) if bundle.emulated else ()
     products = [*beside, library(bundle, emulation.DEFINES if bundle.emulated else ())]
     meter = _Meter(progress or (lambda what, done, total: None), sum(product.parts for product in products))
-    with _cache() as cache:
-        jobs = [_Job(product, images, cache, meter) for product in products]
+    with cache.root() as folder:
+        jobs = [_Job(product, images, folder, meter) for product in products]
         made = [job.run() for job in jobs]
         said = {Path(path).stem: text for path, text in jobs[-1].said().items()}
         resources = {kernel: cuda.resources(text) for kernel, text in said.items()}
@@ -102,7 +101,7 @@ def build(
             out_dir = made[-1].parent
         out_dir = out_dir or Path(tempfile.mkdtemp(prefix="luminal-"))
         out_dir.mkdir(parents=True, exist_ok=True)
-        paths = [_copy(path, out_dir / path.name) for path in made]
+        paths = [cache.copied(path, out_dir / path.name) for path in made]
         warnings = tuple(line for text in said.values() for line in text.splitlines() if "warning" in line)
         return Built(paths[-1], {kernel: uses for kernel, uses in resources.items() if uses}, warnings)
 
@@ -113,11 +112,11 @@ def make(product: Product, progress: Progress | None = None) -> Path:
 
     Raises BuildError where the compiler rejects a source.
     """
-    with _cache() as cache:
-        made = _Job(product, None, cache, _Meter(progress or (lambda what, done, total: None), product.parts)).run()
+    with cache.root() as folder:
+        made = _Job(product, None, folder, _Meter(progress or (lambda what, done, total: None), product.parts)).run()
         if not config.NO_CACHE.value:
             return made
-        return _copy(made, Path(tempfile.mkdtemp(prefix="luminal-")) / made.name)
+        return cache.copied(made, Path(tempfile.mkdtemp(prefix="luminal-")) / made.name)
 
 
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
@@ -147,41 +146,6 @@ def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
     )
 
 
-@contextmanager
-def _cache() -> Iterator[Path]:
-    """The folder of cached files; a temporary one where the cache is switched off."""
-    if config.NO_CACHE.value:
-        with tempfile.TemporaryDirectory(prefix="luminal-") as temporary:
-            yield Path(temporary)
-        return
-    yield cache_folder()
-
-
-def cache_folder(part: str = "") -> Path:
-    """The folder ``part`` of the cache, made where it does not exist. Raises BuildError where it cannot be."""
-    folder = config.CACHE.value / part
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _no_cache("create", folder, error) from None
-    return folder
-
-
-def cache_work(folder: Path, prefix: str) -> Path:
-    """A new temporary folder in ``folder``, one of the cache's, for the caller to rename or remove. Raises BuildError
-    where it cannot be made."""
-    try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-    except OSError as error:
-        raise _no_cache("write to", folder, error) from None
-
-
-def _no_cache(done: str, folder: Path, error: OSError) -> BuildError:
-    return BuildError(
-        f"cannot {done} the cache {folder} ({error.strerror}): set {config.CACHE.variable} to another folder"
-    )
-
-
 @dataclass
 class _Meter:
     """Counts the files that are made, and reports them to ``progress``."""
@@ -198,11 +162,11 @@ class _Meter:
 class _Job:
     """Builds one product in the cache."""
 
-    def __init__(self, product: Product, images: ImageCompiler | None, cache: Path, meter: _Meter) -> None:
+    def __init__(self, product: Product, images: ImageCompiler | None, folder: Path, meter: _Meter) -> None:
         self.product = product
         self.compiler = product.compiler
         self.images = images
-        self.cache = cache
+        self.cache = folder
         self.meter = meter
         self.runtime = headers.digest()
         self.image_keys = {path: self._image_key(unit) for path, unit in product.images.items()}
@@ -212,7 +176,7 @@ class _Job:
         """Builds the product where the cache lacks it; returns its file there."""
         library = self.cache / "libraries" / self._link_key() / self.product.file
         left = self.product.parts
-        if not library.exists():
+        if not cache.whole(library):
             with tempfile.TemporaryDirectory(prefix="luminal-") as name:
                 folder = Path(name)
                 self._write(folder)
@@ -227,7 +191,7 @@ class _Job:
     def said(self) -> dict[str, str]:
         """The messages of the image compiler, by source."""
         notes = {path: _note(self._image(key)) for path, key in self.image_keys.items()}
-        return {path: note.read_text() for path, note in notes.items() if note.exists()}
+        return {path: note.read_text() for path, note in notes.items() if cache.whole(note)}
 
     # ---- keys -------------------------------------------------------------------------------------------------------
 
@@ -260,7 +224,7 @@ class _Job:
     def _compile(self, outputs: Mapping[str, Path], folder: Path) -> int:
         """Makes those of ``outputs``, which are keyed by source, that the cache lacks; returns ``len(outputs)``."""
         units = {**self.product.units, **self.product.images}
-        missing = [path for path, output in outputs.items() if not output.exists()]
+        missing = [path for path in outputs if not self._has(path, outputs[path])]
         sources = [path for path in missing if path in self.product.units]
         self.meter.done += len(outputs) - len(missing)
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or device.cpus())
@@ -282,6 +246,10 @@ class _Job:
             pool.shutdown(cancel_futures=True)
         return len(outputs)
 
+    def _has(self, path: str, output: Path) -> bool:
+        """Whether the cache has ``output``, with what the compiler said of an image."""
+        return cache.whole(output) and (path not in self.product.images or cache.whole(_note(output)))
+
     def _shared(self, paths: Sequence[str]) -> dict[Path, list[str]]:
         """The headers that units have in common, as a file in the cache that includes them, with these units."""
         found: dict[Path, list[str]] = {}
@@ -298,16 +266,21 @@ class _Job:
         """The flags with which units like ``unit`` include the precompiled ``header``, which is made where the cache
         lacks it; none where it does not compile by itself. Parsing headers takes most of the time of compiling a
         kernel. The objects do not depend on it."""
-        if not header.exists():
-            header.parent.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f'#include "{name}"\n' for name in unit.headers)
+        if not _has_header(header, text):
+            cache.made(header.parent.parent)
             folder = Path(tempfile.mkdtemp(prefix=".", dir=header.parent.parent))
             try:
-                (folder / header.name).write_text("".join(f'#include "{name}"\n' for name in unit.headers))
+                (folder / header.name).write_text(text)
                 if not self.compiler.precompile(header.name, unit.shared_flags, folder):
                     return ()
+                with cache.appearing(_precompiled(folder / header.name)) as temporary:
+                    _precompiled(folder / header.name).replace(temporary)
+                if header.parent.exists():  # damaged, or another process was first
+                    cache.discard(header.parent)
                 folder.rename(header.parent)
             except OSError:
-                if not header.exists():  # else another process was first
+                if not _has_header(header, text):
                     raise
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -316,7 +289,7 @@ class _Job:
     def _compile_one(
         self, path: str, unit: Unit, output: Path, folder: Path, header: Future[tuple[str, ...]] | None = None
     ) -> None:
-        with _appearing(output) as temporary:
+        with cache.appearing(output) as temporary:
             if self.images is not None and path in self.product.images:
                 name = self.images.name
                 result = self.images.make(path, temporary, folder)
@@ -324,14 +297,10 @@ class _Job:
                 name = self.compiler.command[0]
                 shared = () if header is None else header.result()
                 result = self.compiler.run([*unit.flags, *shared, "-c", path, "-o", str(temporary)], folder)
-                if shared and result.returncode != 0:  # the precompiled header may be damaged
-                    result = self.compiler.run([*unit.flags, "-c", path, "-o", str(temporary)], folder)
-                    if result.returncode == 0:
-                        shutil.rmtree(Path(shared[-1]).parent, ignore_errors=True)  # the next build makes it anew
             if result.returncode != 0:
                 raise BuildError(self._failure(name, path, unit, result.stderr))
             if path in self.product.images:
-                with _appearing(_note(output)) as note:
+                with cache.appearing(_note(output)) as note:
                     note.write_text(result.stdout + result.stderr)
 
     def _failure(self, compiler: str, path: str, unit: Unit, messages: str) -> str:
@@ -344,12 +313,24 @@ class _Job:
     # ---- linking ----------------------------------------------------------------------------------------------------
 
     def _link(self, library: Path, folder: Path) -> None:
-        with _appearing(library) as temporary:
+        with cache.appearing(library) as temporary:
             objects = [str(self._object(key)) for key in self.keys.values()]
             link = self.compiler.run if self.product.standard else self.compiler.link
             result = link(["-o", str(temporary), *objects, *self.product.links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
+
+
+def _precompiled(header: Path) -> Path:
+    return header.with_name(f"{header.name}.gch")
+
+
+def _has_header(header: Path, text: str) -> bool:
+    """Whether the cache has ``header``, which holds ``text``, and what it was precompiled to."""
+    try:
+        return header.read_text() == text and cache.whole(_precompiled(header))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _note(image: Path) -> Path:
@@ -360,26 +341,3 @@ def _note(image: Path) -> Path:
 def _portable(flags: Sequence[str]) -> list[str]:
     """Flags without include folders, which depend on the machine: the headers there are hashed by content."""
     return [flag for flag in flags if not flag.startswith("-I")]
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``, renamed to ``path`` at the end of the ``with`` unless that raises."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o755 if path.suffix in (".so", ".dylib") else 0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> Path:
-    if source == target:
-        return target
-    with _appearing(target) as temporary:
-        shutil.copyfile(source, temporary)
-    return target

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from luminal.codegen.names import KEYWORDS, is_taken, plain
 from luminal.core.errors import UnsupportedError
 from luminal.core.types import DType
 
@@ -38,14 +39,8 @@ _TYPES = {
 }
 
 # Names that generated code must not declare: keywords, and functions of the runtime headers that kernels call.
-RESERVED = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
-    const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
-    friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
-    public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
-    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-    while xor xor_eq
-    lm vec mask wide Interleaved Tile DotTile MatrixTile MatrixRegisters multiples lanes_below lanes_from raise
+RESERVED = KEYWORDS | frozenset(
+    """lm vec mask wide Interleaved Tile DotTile MatrixTile MatrixRegisters multiples lanes_below lanes_from raise
     float16 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 float4e2m1 int2_t int4_t
     uint2_t uint4_t element_t lanes load load_partial load_masked load_strided load_columns gather store
     store_partial store_masked store_strided store_groups scatter bits_of move_elements clear_elements
@@ -141,10 +136,11 @@ class Names:
 
     def like(self, name: str) -> str:
         """An unused identifier that resembles ``name``."""
-        base = re.sub(r"\W", "_", name).strip("_") or "value"
+        base = plain(name) or "value"
         base = f"n{base}" if base[0].isdigit() else base
         # Headers define macros in capitals alone, such as NULL and EOF.
         base = base if base != base.upper() or len(base) == 1 else base.lower()
+        base = f"{base}_value" if is_taken(base) and base not in KEYWORDS else base
         candidate, suffix = base, 2
         while candidate in self._taken:
             candidate, suffix = f"{base}_{suffix}", suffix + 1

@@ -7,12 +7,12 @@ from one :class:`Interface`, so they cannot disagree.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from luminal.codegen import system_names
+from luminal.codegen.names import identifiers
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -41,20 +41,13 @@ CPP_TYPES: Mapping[str, str] = {
     "text": "lm_text",
 }
 
-# Words that cannot name a parameter, member or function of the generated C++: keywords, macros of the C library and of
-# compilers, and the wrapper's own names.
-_RESERVED_WORDS = """
-    Library Context Tensor View Error Int2 Int4 UInt2 UInt4 Float4e2m1 Float8e4m3fn Float8e4m3fnuz Float8e5m2
-    Float8e5m2fnuz Float8e8m0 Float16 BFloat16 std errno stdin stdout stderr assert linux unix NULL EOF
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
-    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
-    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
-    long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
-    reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
-    this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-    while xor xor_eq
-"""
-_RESERVED = frozenset(_RESERVED_WORDS.split())
+# The names of C++ and of NAME.hpp itself that its parameters, members and methods would hide.
+_HEADER = frozenset(
+    """Library Context Tensor View Error Int2 Int4 UInt2 UInt4 Float4e2m1 Float8e4m3fn Float8e4m3fnuz Float8e5m2
+    Float8e5m2fnuz Float8e8m0 Float16 BFloat16 std""".split()  # noqa: SIM905
+)
+# Methods of its class Context.
+_METHODS = frozenset(["handle", "reset"])
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,7 @@ def c_dtype(dtype: DType) -> str:
 def dims(rows: Iterable[tuple[str, int, int]], measured: Collection[str] = ()) -> tuple[Dim, ...]:
     """Dims from ``(name, lower, upper)``, and the names of those that are measured."""
     rows = list(rows)
-    names = identifiers([name for name, _, _ in rows])
+    names = identifiers([name for name, _, _ in rows], _HEADER)
     return tuple(
         Dim(name, identifier, low, high, name in measured)
         for (name, low, high), identifier in zip(rows, names, strict=True)
@@ -184,28 +177,17 @@ def dims(rows: Iterable[tuple[str, int, int]], measured: Collection[str] = ()) -
 def tensors(rows: Iterable[tuple[str, DType, Sequence[Int]]]) -> tuple[Tensor, ...]:
     """Inputs or outputs from ``(name, type, shape)``."""
     rows = list(rows)
-    names = identifiers([name for name, _, _ in rows])
+    names = identifiers([name for name, _, _ in rows], _HEADER)
     return tuple(
         Tensor(name, identifier, dtype, tuple(shape))
         for (name, dtype, shape), identifier in zip(rows, names, strict=True)
     )
 
 
-def identifiers(names: Sequence[str]) -> list[str]:
-    """C and C++ identifiers that resemble the names, each one different: ``input.1`` becomes ``input_1``."""
-    result: list[str] = []
-    for name in names:
-        # No leading, trailing or double underscore: C++ reserves some of them, and members use the trailing one.
-        base = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z]", "_", name)).strip("_") or "value"
-        if base[0].isdigit():
-            base = f"value_{base}"
-        candidate = f"{base}_value" if base in _RESERVED else base
-        suffix = 2
-        while candidate in result:
-            candidate = f"{base}_{suffix}"
-            suffix += 1
-        result.append(candidate)
-    return result
+def entries(names: Sequence[str], states: Sequence[Tensor]) -> list[str]:
+    """The names of entries as methods of C++, beside the accessors of ``states``."""
+    accessors = {f"{verb}_{state.identifier}" for verb in ("get", "set") for state in states}
+    return identifiers(names, _HEADER | _METHODS | accessors)
 
 
 def library_name(called: str) -> str:
@@ -214,7 +196,7 @@ def library_name(called: str) -> str:
 
     File names are compared without case, since some file systems do not tell ``libM`` from ``libm``.
     """
-    name = identifiers([called])[0]
+    (name,) = identifiers([called], _HEADER)
     taken = name in system_names.GLOBALS or name.lower() in system_names.FILES
     return f"{name}_model" if taken else name
 

@@ -196,6 +196,8 @@ class LibraryText:
 
 def interface_of(program: Program) -> Interface:
     """The public interface of ``program``."""
+    states = public.tensors((b.name, b.dtype, b.shape) for b in (program.buffer(s.buffer) for s in program.states))
+    methods = public.entries([entry.name for entry in program.entries], states)
     return Interface(
         program.name,
         public.dims(((dim.name, dim.lo, _bound(dim)) for dim in program.dims), {dim.name for dim in program.measured}),
@@ -208,11 +210,9 @@ def interface_of(program: Program) -> Interface:
                 entry.structure,
                 entry.arena_size,
             )
-            for entry, identifier in zip(
-                program.entries, public.identifiers([entry.name for entry in program.entries]), strict=True
-            )
+            for entry, identifier in zip(program.entries, methods, strict=True)
         ),
-        public.tensors((b.name, b.dtype, b.shape) for b in (program.buffer(s.buffer) for s in program.states)),
+        states,
         tuple(program.metadata.get("relations", ())),
     )
 

@@ -36,7 +36,8 @@ LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
 @dataclass(frozen=True)
 class SourceBundle:
     """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are the rendered kernels, by the
-    path of their file; ``plan`` lays out the weights file, whose header holds ``source_hash``; ``platform`` is the
+    path of their file; ``plan`` lays out the weights file, whose header holds ``source_hash`` and
+    ``content_id``; ``platform`` is the
     system that the library is for. ``emulated``: it runs on this machine, which emulates its GPU. ``tensors`` describes
     each kernel's arrays in terms of the model, by the kernel's name."""
 
@@ -50,6 +51,7 @@ class SourceBundle:
     platform: Platform = LINUX
     emulated: bool = False
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    content_id: bytes = bytes(weights.ID_BYTES)
 
     @property
     def library(self) -> str:
@@ -164,6 +166,7 @@ def assemble(
         "kernels": texts,
         "library": host.describer(program, face, texts, plan).describe(),
         "target": target,
+        "content_id": octets(bytes(weights.ID_BYTES)),
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,
         "portion_bytes": program.portion_size,
@@ -178,6 +181,8 @@ def assemble(
     # The hash covers everything that decides what the library does with its weights.
     unhashed = _library(host, context, bytes(weights.HASH_BYTES), program, plan, target)
     digest = hashlib.sha256("\0".join([*sources, *sources.values(), unhashed]).encode()).digest()
+    identity = content_id(program)
+    context["content_id"] = octets(identity)
     files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target)}
     for name, pattern in host.templates.items():
         path = pattern.format(name=program.name)
@@ -185,8 +190,21 @@ def assemble(
             files[path] = environment().get_template(name).render(context)
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
-        host.platform, tensors=MappingProxyType(tensors(program)),
+        host.platform, tensors=MappingProxyType(tensors(program)), content_id=identity,
     )  # fmt: skip
+
+
+def content_id(program: Program) -> bytes:
+    """Which constants ``program`` has; zeros where it has no digests of them."""
+    if not program.digests:
+        return bytes(weights.ID_BYTES)
+    buffers = ((program.buffer(name), program.digests[name]) for name in program.constants)
+    return weights.content_id((f"{b.name} {b.dtype} {b.shape} {b.order}", digest) for b, digest in buffers)
+
+
+def octets(data: bytes) -> list[str]:
+    """The bytes as numbers of C."""
+    return [f"{byte:#04x}" for byte in data]
 
 
 _FRAMES = 64  # KiB of stack for calls, without the arrays of kernels
@@ -230,6 +248,5 @@ def _library(
         kernels=[{"name": kernel.name, "origins": list(kernel.origins)} for kernel in program.kernels],
     )
     lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
-    octets = [f"{byte:#04x}" for byte in source_hash]
     (template,) = (name for name, path in host.templates.items() if path == LIBRARY)
-    return environment().get_template(template).render(context, metadata=lines, source_hash=octets)
+    return environment().get_template(template).render(context, metadata=lines, source_hash=octets(source_hash))

@@ -98,8 +98,14 @@ _PROGRAM = "main abi"
 # Prefixes of functions of C libraries that end as a model's functions do: shm_open, sem_close.
 _PREFIXES = "catalog dbm iconv mq sem shm"
 
+# Targets that CMake makes itself, which no library of a project may be called.
+_TARGETS = """
+    all all_build clean depend edit_cache help install list_install_components package package_source preinstall
+    rebuild_cache run_tests test zero_check
+"""
+
 # Compared without case: some file systems do not tell Time.h from time.h.
-FILES = frozenset(f"{_LIBRARIES} {_HEADERS}".split())
+FILES = frozenset(f"{_LIBRARIES} {_HEADERS} {_TARGETS}".split())
 GLOBALS = frozenset(
     [
         *f"{_FUNCTIONS} {_TYPES} {_PROGRAM} {_PREFIXES}".split(),

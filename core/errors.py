@@ -85,6 +85,10 @@ class BuildError(LuminalError):
     """No usable compiler was found, or it rejected generated source."""
 
 
+class ArtifactError(LuminalError, OSError):
+    """A compiled model, or a file of one, is missing, cut, damaged, or another model's."""
+
+
 class ScheduleError(LuminalError):
     """A schedule transform is not legal here; the message says which condition fails."""
 

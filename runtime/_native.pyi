@@ -5,7 +5,14 @@ class LibraryError(RuntimeError): ...
 
 class Library:
     def __init__(
-        self, path: str, name: str, weights: str | None = None, threads: int = 0, profile: bool = False
+        self,
+        path: str,
+        name: str,
+        weights: str | None = None,
+        threads: int = 0,
+        profile: bool = False,
+        verify: bool = False,
+        other_weights: bool = False,
     ) -> None: ...
     def metadata_json(self) -> str: ...
     def run(self, entry: int, inputs: Sequence[Any]) -> list[Any]: ...

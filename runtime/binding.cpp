@@ -79,8 +79,10 @@ void mark_step(void*, std::int32_t step) {
 class LoadedLibrary {
   public:
     LoadedLibrary(const std::string& path, const std::string& name, const std::optional<std::string>& weights,
-                  int threads, bool profile)
-        : object_(path), library_(find_functions(object_, name), weights, threads, profile ? mark_step : nullptr) {}
+                  int threads, bool profile, bool verify, bool other_weights)
+        : object_(path),
+          library_(find_functions(object_, name), weights, threads, verify, other_weights,
+                   profile ? mark_step : nullptr) {}
 
     std::string metadata_json() const { return library_.metadata_json(); }
 
@@ -110,9 +112,10 @@ PYBIND11_MODULE(_native, module) {
     module.doc() = "Opens a compiled library by its path and runs it on arrays.";
     py::register_local_exception<luminal_python::LibraryError>(module, "LibraryError", PyExc_RuntimeError);
     py::class_<LoadedLibrary>(module, "Library")
-        .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool>(),
+        .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool, bool,
+                      bool>(),
              py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0,
-             py::arg("profile") = false)
+             py::arg("profile") = false, py::arg("verify") = false, py::arg("other_weights") = false)
         .def("metadata_json", &LoadedLibrary::metadata_json)
         .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"))
         .def("profile", &LoadedLibrary::profile, py::arg("entry"), py::arg("inputs"))

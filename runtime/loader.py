@@ -95,7 +95,14 @@ class Library(Interface):
     """
 
     def __init__(
-        self, path: Path, name: str, weights: Path | None = None, threads: int = 0, profile: bool = False
+        self,
+        path: Path,
+        name: str,
+        weights: Path | None = None,
+        threads: int = 0,
+        profile: bool = False,
+        verify: bool = False,
+        other_weights: bool = False,
     ) -> None:
         """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
         self.path = path
@@ -103,7 +110,13 @@ class Library(Interface):
         _check_whole(path)
         # A path with a slash is opened as it stands; a bare name would be looked up on the loader's path.
         self._native = _native.Library(
-            str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads, profile
+            str(path.absolute()),
+            name,
+            None if weights is None else str(weights.absolute()),
+            threads,
+            profile,
+            verify,
+            other_weights,
         )
         super().__init__(name, json.loads(self._native.metadata_json()))
         self._entry_index = {entry.name: index for index, entry in enumerate(self.entries)}
@@ -182,18 +195,23 @@ def load(
     weights: str | os.PathLike[str] | None = None,
     threads: int = 0,
     profile: bool = False,
+    verify: bool = False,
+    other_weights: bool = False,
 ) -> Library:
     """Open a compiled library: a ``libNAME.so``, a ``manifest.json``, or the folder that holds one.
 
     ``name`` defaults to the one in the file's name or manifest, ``weights`` to the manifest's file or to
-    ``NAME.weights`` beside the library, ``threads`` (0) to one for each CPU that the process may use. With
-    ``profile``, the library notes when its steps begin: see :meth:`Library.profile`.
+    ``NAME.weights`` beside the library, ``threads`` (0) to one for each CPU that the process may use. Weights that are
+    named here, or any with ``other_weights``, may be others than those that the model was compiled with, for the same
+    build. With ``profile``, the
+    library notes when its steps begin: see :meth:`Library.profile`. With ``verify``, all bytes of the weights are
+    verified, and not only up to 1 GB.
 
     Raises ``OSError`` if the library, its weights or its manifest cannot be read or do not belong together,
     ``ValueError`` for a bad option, ``LibraryError`` (a ``RuntimeError``) if this machine lacks an instruction set or a
     device that the library was compiled for.
     """
-    location = Path(path)
+    location, others = Path(path), other_weights or weights is not None
     if location.is_dir():
         location = location / MANIFEST
     if location.suffix == ".json":
@@ -211,6 +229,8 @@ def load(
         None if weights is None else Path(weights),
         threads,
         profile,
+        verify,
+        others,
     )
 
 
@@ -245,12 +265,11 @@ def _check_architecture(library: Path) -> None:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest: ``name``, ``library`` and ``weights`` (file names beside it, ``weights`` may be null), and more."""
-    text = path.read_text(encoding="utf-8")
     try:
-        manifest = json.loads(text)
-    except json.JSONDecodeError as error:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise OSError(f"the manifest {str(path)!r} is not JSON: {error}") from error
-    if not isinstance(manifest, dict) or not {"name", "library"} <= manifest.keys():
+    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), str) for key in ("name", "library")):
         raise OSError(f'the manifest {str(path)!r} must be an object with "name" and "library"')
     return manifest
 

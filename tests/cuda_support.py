@@ -121,7 +121,7 @@ def build_library(folder: Path, images: ImageCompiler | None = None, made: Sourc
     made = made or emulation.emulated(bundle())
     path = build.build(made, folder, images=images).library
     arrays = [PROGRAM.constants[name] for name in made.plan.offsets]
-    weights.write(path.with_name(f"{NAME}.weights"), made.source_hash, made.plan, arrays)
+    weights.write(path.with_name(f"{NAME}.weights"), made.source_hash, made.plan, arrays, made.content_id)
     return path
 
 

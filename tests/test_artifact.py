@@ -22,7 +22,7 @@ import torch
 import luminal
 from luminal import artifact
 from luminal.core.data import digest
-from luminal.core.errors import BuildError, InputError
+from luminal.core.errors import InputError
 from luminal.core.schedule.program.ir import Program
 from luminal.module import Module
 from luminal.progress import Stages
@@ -129,12 +129,13 @@ def test_another_compiler_makes_another_model(tmp_path: Path, monkeypatch: pytes
     assert folders[0] == folders[2] != folders[1]
 
 
-def test_the_remains_of_a_model_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remains_of_a_model_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
     folder = artifact.build(program("remains"), HOST_TARGETS[0], Stages())
     (folder / "manifest.json").unlink()
-    with pytest.raises(BuildError, match=f"{folder.name}.*remove it"):
-        artifact.build(program("remains"), HOST_TARGETS[0], Stages())
+    assert artifact.build(program("remains"), HOST_TARGETS[0], Stages()) == folder
+    assert not artifact.problem(folder)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 # ---- other languages -------------------------------------------------------------------------------------------------

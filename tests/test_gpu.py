@@ -338,7 +338,9 @@ def planted(target: str, folder: Path, program: Program, right: str, wrong: str)
 
 def with_weights(library: Path, bundle: SourceBundle, program: Program) -> Path:
     arrays = [program.constants[name] for name in bundle.plan.offsets]
-    weights.write(library.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, arrays)
+    weights.write(
+        library.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, arrays, bundle.content_id
+    )
     return library
 
 

@@ -8,14 +8,14 @@ import re
 
 import pytest
 
-from luminal.codegen import interface, render
+from luminal.codegen import interface, names, render
 from luminal.core import symbolic, types
 from luminal.runtime import loader
 
 
 def test_identifiers_are_valid_and_different() -> None:
-    names = ["input.1", "input_1", "input/1", "1st", "class", "", "__x__", "größe", "stdin", "View"]
-    assert interface.identifiers(names) == [
+    given = ["input.1", "input_1", "input/1", "1st", "class", "", "__x__", "größe", "stdin", "View"]
+    assert names.identifiers(given, interface._HEADER) == [
         "input_1",
         "input_1_2",
         "input_1_3",

@@ -45,7 +45,11 @@ def test_the_library_launches_its_kernels(tmp_path: Path) -> None:
     path = build.build(bundle, tmp_path).library
     fake = metal_support.FakeMetal(path.with_name(emulation.DRIVER))
     weights.write(
-        path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, iter(PROGRAM.constants.values())
+        path.with_name(f"{bundle.name}.weights"),
+        bundle.source_hash,
+        bundle.plan,
+        iter(PROGRAM.constants.values()),
+        bundle.content_id,
     )
     library = loader.load(path)
     weight = PROGRAM.constants["weight"]

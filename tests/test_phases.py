@@ -264,7 +264,9 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(tmp_path: Path) -> No
     assert f"needs {64 + -(-stack // 1024)} KiB of stack" in bundle.files[f"{bundle.name}.h"]
     path = build.build(bundle, tmp_path).library
     constants = [program.constants[name] for name in bundle.plan.offsets]
-    weights.write(path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, constants)
+    weights.write(
+        path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, constants, bundle.content_id
+    )
     library = loader.load(path, threads=2)
     np.testing.assert_allclose(library.run(arrays)[0], expected, rtol=1e-4, atol=1e-4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import luminal
+from luminal.codegen import weights
 from luminal.codegen.weights import PAYLOAD_OFFSET
 from luminal.core import interp, types
 from luminal.module import Module
@@ -56,6 +58,11 @@ def edited(module: Module, folder: Path, name: str, value: float) -> Path:
     array[array.size // 2] = value
     content[start:end] = array.tobytes()
     path.write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    source, identity = (bytes.fromhex(manifest[key]) for key in ("source_hash", "content_id"))
+    summed = weights.checksum(np.frombuffer(content[PAYLOAD_OFFSET:], np.uint64))
+    header = weights.header(source, identity, len(content) - PAYLOAD_OFFSET, summed)
+    path.write_bytes(header + content[PAYLOAD_OFFSET:])
     return folder
 
 

@@ -234,13 +234,16 @@ def test_bad_weights_are_refused(example: Example, tmp_path: Path) -> None:
     expect(good[:4096], "is truncated: it has 4096 of 4672 bytes")
     expect(good[:-1], "is truncated: it has 4671 of 4672 bytes")
     expect(b"\x7fELF" + good[4:], "is not a weights file of luminal")
-    expect(good[:8] + b"\x02" + good[9:], "has format version 2, this library reads 1")
+    expect(good[:8] + b"\x03" + good[9:], "has format version 3, this library reads 2")
     expect(good[:20] + b"?" + good[21:], 'belongs to another build than this library of "example_a"')
     expect(good[:48] + b"?" + good[49:], "belongs to another build")
+    for place in (64, 4096, 4400, 4671):  # the checksum, and what it is of
+        expect(good[:place] + bytes([good[place] ^ 0x40]) + good[place + 1 :], "is damaged: its bytes are not those")
+    expect(good[:3000] + b"?" + good[3001:], "is damaged: byte 3000 of its header is not zero")
     path.unlink()
     with pytest.raises(OSError, match=r"cannot open the weights file .*: No such file or directory"):
         loader.load(example.library, weights=path)
-    with pytest.raises(OSError, match="cannot map the weights file"):
+    with pytest.raises(OSError, match="cannot read the weights file"):
         loader.load(example.library, weights=tmp_path)
     shutil.copy(example.library, tmp_path / example.library.name)
     with pytest.raises(OSError, match=f'cannot open the weights file "{tmp_path / "example_a.weights"}"'):

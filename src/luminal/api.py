@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from luminal import arguments, artifact, tensors
 from luminal.codegen import interface
+from luminal.codegen.names import identifiers
 from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -120,8 +121,10 @@ def compile(
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"))
-    folder = artifact.build(program, chosen, stages, emulate)
-    return Module(folder, threads, graphs, stages.seconds, chosen, program, tuned)
+    return artifact.opened(
+        program, chosen, stages, emulate,
+        lambda folder: Module(folder, threads, graphs, stages.seconds, chosen, program, tuned),
+    )  # fmt: skip
 
 
 def tune(
@@ -229,7 +232,7 @@ def read(
     buffers of a PyTorch model that other entries update; None where there are no others."""
     if isinstance(model, Graph):
         return model
-    if name is not None and interface.identifiers([name]) != [name]:
+    if name is not None and identifiers([name]) != [name]:
         raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
     if name is not None and interface.library_name(name) != name:
         raise InputError(

@@ -1,35 +1,40 @@
 """The artefact of a compiled model: a folder that stands on its own.
 
 ``libNAME.so``, ``NAME.h`` and ``NAME.hpp``, ``NAME.weights``, ``manifest.json``, the sources with a ``CMakeLists.txt``
-and the headers that they include. Folders are kept in the cache under the hash of all that is in them.
+and the headers that they include. Folders are kept in the cache under the hash of all that is in them. The manifest
+records size and CRC-32 of every file, and its own; weights have a checksum of their own (``codegen/weights.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pybind11
 
 from luminal.codegen import build as builder
-from luminal.codegen import emulation, headers, render, toolchain, weights
+from luminal.codegen import cache, emulation, headers, render, toolchain, weights
 from luminal.codegen.host import EMULATOR, INCLUDE
 from luminal.codegen.render import SourceBundle
 from luminal.core import config
 from luminal.core.data import Array, digest
-from luminal.core.errors import BuildError, ModelError
+from luminal.core.errors import ArtifactError, BuildError, LuminalError, ModelError
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.progress import Stages
-from luminal.runtime.loader import MANIFEST
+from luminal.runtime.loader import MANIFEST, read_manifest
 from luminal.version import VERSION
+
+Opened = TypeVar("Opened")
 
 
 def build(program: Program, target: Target, stages: Stages, emulate: bool = False) -> Path:
@@ -47,25 +52,112 @@ def build(program: Program, target: Target, stages: Stages, emulate: bool = Fals
         key = _key(bundle, program)
     if config.NO_CACHE.value:
         return _build(bundle, program, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
-    models = builder.cache_folder("models")
+    models = cache.part("models")
     folder = models / key
-    if not (folder / MANIFEST).is_file():
-        work = builder.cache_work(models, f".{key}.")
-        try:
-            _build(bundle, program, work, stages)
-            _keep(work, folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return folder
-
-
-def _keep(work: Path, folder: Path) -> None:
-    """Renames ``work`` to ``folder``, unless another process has finished the same model meanwhile."""
+    if not problem(folder):
+        return folder
+    work = cache.work(models, f".{key}.")
     try:
-        work.rename(folder)
+        _build(bundle, program, work, stages)
+        return _kept(work, folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def opened(program: Program, target: Target, stages: Stages, emulate: bool, open_: Callable[[Path], Opened]) -> Opened:
+    """What ``open_`` makes of the folder that ``build`` gives. A cached one that turns out to be damaged when it is
+    opened, as weights do, is built anew."""
+    folder = build(program, target, stages, emulate)
+    try:
+        return open_(folder)
+    except ArtifactError:
+        if config.NO_CACHE.value:
+            raise
+        cache.discard(folder)
+        return open_(build(program, target, stages, emulate))
+
+
+def problem(folder: Path) -> str:
+    """What is wrong with the artefact in ``folder``, in words; empty where nothing is. All files are verified but the
+    weights, of which the size is: their bytes are verified when they are opened."""
+    try:
+        manifest = read_manifest(folder / MANIFEST)
+        files = {name: cache.Record(*row) for name, row in manifest["files"].items()}
+        expected = manifest.pop("crc32")
+        if expected != _summed(manifest):
+            return f"{MANIFEST} does not hold what was written"
+        weights_file, size = manifest["weights"], manifest["weights_bytes"]
+        found = (folder / weights_file).stat().st_size
+        others = has_other_weights(folder, manifest)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"{MANIFEST} or the weights cannot be read ({error})"
+    if found != size:
+        return f"{weights_file} has {found} of {size} bytes"
+    if others:
+        return f"{weights_file} holds other weights"
+    return next((f"{name} {what}" for name, row in files.items() if (what := row.problem(folder / name))), "")
+
+
+def has_other_weights(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether the weights in ``folder`` are others than those that the model was compiled with."""
+    try:
+        found = weights.identity(folder / manifest["weights"])
+    except OSError:
+        return False  # said when they are opened
+    return manifest.get("content_id") not in (None, found.hex()) and len(found) == weights.ID_BYTES
+
+
+def check_library(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises ArtifactError where what is loaded as code from ``folder`` is not what was written."""
+    for name, row in manifest.get("files", {}).items():
+        if Path(name).suffix in (".so", ".dylib"):
+            what = cache.Record(*row).problem(folder / name)
+            if what:
+                raise ArtifactError(f"the library {str(folder / name)!r} {what}: export the model again")
+
+
+def verify(folder: Path) -> int:
+    """Verifies every byte of the artefact in ``folder``; returns the number of files. Raises ArtifactError."""
+    if not (folder / MANIFEST).is_file():
+        raise ArtifactError(f"no exported model at {str(folder)!r}: expected a folder with {MANIFEST}")
+    found = problem(folder)
+    if not found:
+        manifest = read_manifest(folder / MANIFEST)
+        name = manifest["weights"]
+        found = weights.problem(folder / name, bytes.fromhex(manifest["content_id"]))
+        found = found and f"{name} {found}"
+    if found:
+        raise ArtifactError(f"the model in {str(folder)!r} is damaged: {found}; export it again")
+    return len(manifest["files"]) + 2
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Turns what goes wrong while the artefact in ``folder`` is opened into ArtifactError."""
+    try:
+        yield
+    except LuminalError:
+        raise
     except OSError as error:
-        if not (folder / MANIFEST).is_file():
-            raise BuildError(f"cannot put the model into {folder} ({error.strerror}): remove it") from None
+        raise ArtifactError(str(error)) from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"{str(folder / MANIFEST)!r} is damaged ({type(error).__name__}: {error}): export the model again"
+        ) from error
+
+
+def _kept(work: Path, folder: Path) -> Path:
+    """``work`` renamed to ``folder``, unless another process has finished the same model meanwhile. What is damaged
+    there gives way; where it cannot, the model is put into a temporary folder."""
+    for _ in range(2):
+        try:
+            work.rename(folder)
+            return folder
+        except OSError:
+            if not problem(folder):
+                return folder
+            cache.discard(folder)
+    return Path(shutil.move(work, tempfile.mkdtemp(prefix="luminal-")))
 
 
 def _key(bundle: SourceBundle, program: Program) -> str:
@@ -89,7 +181,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
-        weights.write(path, bundle.source_hash, bundle.plan, unchanged(program))
+        weights.write(path, bundle.source_hash, bundle.plan, unchanged(program), bundle.content_id)
     for name, text in bundle.files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +197,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "weights": f"{program.name}.weights",
         "compiler": f"luminal {VERSION}",
         "source_hash": bundle.source_hash.hex(),
+        "content_id": bundle.content_id.hex(),
         "target": render.describe(bundle.target),
         "device": render.HOSTS[bundle.target.dialect].device,
         "emulated": bundle.emulated,
@@ -123,8 +216,17 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
             for k in program.kernels
         ],
     }
+    made = (item for item in sorted(folder.rglob("*")) if item.is_file() and item != path)
+    manifest["files"] = {item.relative_to(folder).as_posix(): list(cache.record(item)) for item in made}
+    manifest["weights_bytes"] = path.stat().st_size
+    manifest["crc32"] = _summed(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return folder
+
+
+def _summed(manifest: Mapping[str, Any]) -> int:
+    """The CRC-32 of what a manifest says."""
+    return zlib.crc32(json.dumps(manifest).encode())
 
 
 def unchanged(program: Program) -> Iterator[Array]:
@@ -154,20 +256,19 @@ def python_module(folder: Path, name: str) -> Path:
     Raises BuildError where the compiler is missing or rejects the source.
     """
     output = folder / module_file(name)
-    if output.exists():
+    if cache.whole(output):
         return output
     compiler = toolchain.find()
-    work = f"{output.name}.{os.getpid()}"  # renamed when it is whole: others may look at this folder
     includes = [sysconfig.get_path("include"), pybind11.get_include(), ".", "include"]
-    done = compiler.run(
-        [
-            *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
-            *(f"-I{path}" for path in includes),
-            *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", work),
-        ],
-        folder,
-    )
-    if done.returncode != 0:
-        raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
-    (folder / work).rename(output)
+    with cache.appearing(output) as work:  # others may look at this folder
+        done = compiler.run(
+            [
+                *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
+                *(f"-I{path}" for path in includes),
+                *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", work.name),
+            ],
+            folder,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
     return output

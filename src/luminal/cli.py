@@ -1,4 +1,4 @@
-"""The command line: ``luminal check | compile | run | diff | bench | tune``.
+"""The command line: ``luminal check | compile | run | diff | bench | verify | tune``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -27,7 +27,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, destination, options
+from luminal import arguments, artifact, destination, options
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
@@ -294,7 +294,7 @@ def diff(
             progress=display.report,
         )
     out.print(found)
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(0 if found.ok and not found.undecided else 1)
 
 
 @app.command()
@@ -358,6 +358,12 @@ def bench(
         times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), times)
     out.print(table)
+
+
+@app.command()
+def verify(folder: Annotated[Path, typer.Argument(help="an exported model")]) -> None:
+    """Verify every byte of an exported model: library, weights, manifest, headers and sources."""
+    _say(f"{artifact.verify(folder)} files of {folder} are as they were written")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from luminal import arguments, artifact, destination, structure, tensors, update
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
-from luminal.core.errors import InputError
+from luminal.core.errors import ArtifactError, InputError
 from luminal.core.ir import Graph
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
@@ -45,6 +45,7 @@ class Module:
         target: Target | None = None,
         program: Program | None = None,
         tuned: Outcome | None = None,
+        verify: bool = False,
     ) -> None:
         self.folder = folder
         self.tuned = tuned
@@ -52,8 +53,15 @@ class Module:
         self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})
         self._target = target
-        runs = target is None or self.emulated or targets.supported(target)
-        self.interface = loader.load(folder, threads=threads) if runs else loader.describe(folder)
+        with artifact.opening(folder):
+            runs = target is None or self.emulated or targets.supported(target)
+            if runs:
+                artifact.check_library(folder, self.manifest)
+            self.interface = (
+                loader.load(folder, threads=threads, verify=verify, other_weights=program is None)
+                if runs
+                else loader.describe(folder)
+            )
         self._selected = None if len(self.interface.entries) > 1 else self.interface.entries[0]
         self._device: str = self.manifest.get("device", "cpu")
 
@@ -206,6 +214,9 @@ class Module:
         """
         name = self.interface.name
         target = destination.export(folder, "folder", name)
+        damaged = artifact.problem(self.folder)
+        if damaged:
+            raise ArtifactError(f"the compiled model in {str(self.folder)!r} is damaged: {damaged}; compile it again")
         # The manifest first: by it, a folder whose disk was full is known as this model's when it is written again.
         items = sorted(self.folder.iterdir(), key=lambda item: (item.name != loader.MANIFEST, item.name))
         with destination.writing(target, "folder"):
@@ -230,8 +241,7 @@ class Module:
     @property
     def manifest(self) -> dict[str, Any]:
         """What ``manifest.json`` says."""
-        found: dict[str, Any] = json.loads((self.folder / loader.MANIFEST).read_text())
-        return found
+        return loader.read_manifest(self.folder / loader.MANIFEST)
 
     @property
     def emulated(self) -> bool:
@@ -239,22 +249,30 @@ class Module:
         return bool(self.manifest.get("emulated", False))
 
 
-def load(folder: str | Path, *, threads: int = 0) -> Module:
+def load(folder: str | Path, *, threads: int = 0, verify: bool = False) -> Module:
     """Open an exported or compiled model: the folder that ``Module.export`` wrote.
 
-    ``threads`` 0 means one for each CPU that the process may use. Raises OSError where the library, its weights or its
-    manifest cannot be read or do not belong together, TargetError where this machine lacks the GPU that it is for,
-    InputError for ``threads`` that are none of 0 .. 1023.
+    ``threads`` 0 means one for each CPU that the process may use. All bytes of the weights are verified up to 1 GB, of
+    larger ones with ``verify``. Weights of another compilation of the same model, of which only values differ, are
+    taken with a warning. Raises ArtifactError, which is an OSError too, where the library, its weights or its
+    manifest are missing, cut, damaged or do not belong together, TargetError where this machine lacks the GPU that it
+    is for, InputError for ``threads`` that are none of 0 .. 1023.
     """
     threads = arguments.threads(threads)
     location = Path(folder)
     if not (location / loader.MANIFEST).is_file():
-        raise FileNotFoundError(
+        raise ArtifactError(
             f"no exported model at {str(folder)!r}: expected a folder with {loader.MANIFEST}, as Module.export and "
             "luminal compile write it"
         )
-    manifest = loader.read_manifest(location / loader.MANIFEST)
-    target = targets.GPUS.get(manifest.get("target", {}).get("name", ""))
-    if target is not None and not manifest["emulated"]:
-        targets.check_supported(target)
-    return Module(location, threads)
+    with artifact.opening(location):
+        manifest = loader.read_manifest(location / loader.MANIFEST)
+        target = targets.GPUS.get(manifest.get("target", {}).get("name", ""))
+        if target is not None and not manifest["emulated"]:
+            targets.check_supported(target)
+        if artifact.has_other_weights(location, manifest):
+            warnings.warn(
+                f"{str(location / manifest['weights'])!r} holds other weights than the model was compiled with",
+                stacklevel=2,
+            )
+    return Module(location, threads, verify=verify)

@@ -1,30 +1,43 @@
-// Weights that are brought in: copied into huge pages where that is allowed and there is memory, otherwise still the
-// file: program FILE, which is written.
+// Weights that are opened: read into memory of our own where that is wanted and there is room, otherwise still the file;
+// small ones are read always: program FILE, which is written.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "luminal/weights.hpp"
 
 namespace {
 
 constexpr size_t PAYLOAD = size_t{8} << 20;
+constexpr size_t SMALL = 4032;
 
 unsigned char number(size_t place) { return static_cast<unsigned char>(place * 7 + place / 4096); }
 
-bool write(const char* path) {
+bool write(const char* path, size_t bytes) {
     unsigned char head[4096] = {};
     lm::WeightsHeader header{};
     memcpy(header.magic, "LUMINALW", sizeof(header.magic));
-    header.version = 1;
+    header.version = 2;
     header.payload_offset = sizeof(head);
-    header.payload_bytes = PAYLOAD;
-    header.file_bytes = sizeof(head) + PAYLOAD;
+    header.payload_bytes = bytes;
+    header.file_bytes = sizeof(head) + bytes;
+    auto* const payload = static_cast<unsigned char*>(malloc(bytes));
+    for (size_t place = 0; place < bytes; ++place) payload[place] = number(place);
+    lm::Checksum checksum(bytes);
+    for (size_t first = 0; first < bytes; first += lm::Checksum::BLOCK_BYTES) {
+        const size_t left = bytes - first;
+        checksum.add(lm::Checksum::of_block(payload + first,
+                                            left < lm::Checksum::BLOCK_BYTES ? left : lm::Checksum::BLOCK_BYTES));
+    }
+    header.checksum = checksum.value();
     memcpy(head, &header, sizeof(header));
     FILE* const file = fopen(path, "wb");
     if (file == nullptr) return false;
     bool written = fwrite(head, sizeof(head), 1, file) == 1;
-    for (size_t place = 0; place < PAYLOAD; ++place) written = written && fputc(number(place), file) != EOF;
+    written = written && fwrite(payload, bytes, 1, file) == 1;
+    free(payload);
     return fclose(file) == 0 && written;
 }
 
@@ -37,38 +50,47 @@ bool is_mapped(const char* path) {
     return found;
 }
 
-/// Whether the weights are still the file after `bring_in`; 2 where they are not as they were written.
-template <class BringIn>
-int stays(const char* path, const BringIn& bring_in) {
-    const lm::Model model = {"model", "", nullptr, {}, PAYLOAD, {}, {}, {}, {}};
+/// Whether the weights are still the file once they are open; 2 where they are not as they were written.
+int stays(const char* path, size_t bytes, bool reads, size_t available) {
+    const lm::Model model = {"model", "", nullptr, {}, {}, static_cast<int64_t>(bytes), {}, {}, {}, {}};
     lm::Weights weights;
     lm::Message message;
-    if (weights.map(path, model, message) != LM_OK) return 2;
-    bring_in(weights);
-    for (size_t place = 0; place < PAYLOAD; ++place) {
+    lm::WeightsRequest request;
+    request.reads = reads;
+    if (weights.open(path, model, request, message, lm::OneThread(), available) != LM_OK) return 2;
+    for (size_t place = 0; place < bytes; ++place) {
         if (weights.payload()[place] != number(place)) return 2;
     }
     return is_mapped(path) ? 1 : 0;
+}
+
+/// The bytes of addresses that this process has.
+size_t addresses() {
+    unsigned long pages = 0;
+    FILE* const file = fopen("/proc/self/statm", "r");
+    if (file == nullptr || fscanf(file, "%lu", &pages) != 1) return 0;
+    fclose(file);
+    return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace
 
 int main(int, char** arguments) {
     const char* const path = arguments[1];
-    if (!write(path)) return 1;
-    const size_t huge = lm::huge_page();
-    const bool copies = huge != 0 && huge <= PAYLOAD;
-    const int allowed = stays(path, [](lm::Weights& weights) { weights.bring_in(true, 4 * PAYLOAD); });
-    const int refused = stays(path, [](lm::Weights& weights) { weights.bring_in(false, 4 * PAYLOAD); });
-    const int much = stays(path, [](lm::Weights& weights) { weights.bring_in(true, PAYLOAD); });
-    const int none = stays(path, [](lm::Weights& weights) {
-        rlimit before{};
-        getrlimit(RLIMIT_AS, &before);
-        const rlimit least{1, before.rlim_max};
-        setrlimit(RLIMIT_AS, &least);
-        weights.bring_in(true, 4 * PAYLOAD);
-        setrlimit(RLIMIT_AS, &before);
-    });
-    printf("allowed %d, refused %d, much of the memory %d, no memory %d\n", allowed, refused, much, none);
-    return !(allowed == (copies ? 0 : 1) && refused == 1 && much == 1 && none == 1);
+    if (!write(path, PAYLOAD)) return 1;
+    const int wanted = stays(path, PAYLOAD, true, 4 * PAYLOAD);
+    const int refused = stays(path, PAYLOAD, false, 4 * PAYLOAD);
+    const int much = stays(path, PAYLOAD, true, PAYLOAD);
+    rlimit before{};
+    getrlimit(RLIMIT_AS, &before);
+    // Room for the mapped file, but not for memory that begins at a huge page.
+    const rlimit least{addresses() + PAYLOAD + (size_t{1} << 20), before.rlim_max};
+    setrlimit(RLIMIT_AS, &least);
+    const int none = stays(path, PAYLOAD, true, 4 * PAYLOAD);
+    setrlimit(RLIMIT_AS, &before);
+    if (!write(path, SMALL)) return 1;
+    const int small = stays(path, SMALL, false, 0);
+    printf("wanted %d, refused %d, much of the memory %d, no memory %d, small %d\n", wanted, refused, much, none, small);
+    const bool huge = lm::huge_page() != 0;
+    return !(wanted == 0 && refused == 1 && much == 1 && none == (huge ? 1 : 0) && small == 0);
 }

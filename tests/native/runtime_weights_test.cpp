@@ -29,16 +29,19 @@ constexpr Kind KINDS[] = {
 
 int32_t opened(const Kind& kind, lm::Message& message) {
     const lm::Finite finite[] = {{"filter", kind.dtype, 0, COUNT}};
-    const lm::Model model = {"model", "", nullptr, {}, 64, {}, {}, {}, finite};
+    const lm::Model model = {"model", "", nullptr, {}, {}, 64, {}, {}, {}, finite};
     lm::WeightsHeader header{};
     memcpy(header.magic, "LUMINALW", sizeof(header.magic));
-    header.version = 1;
+    header.version = 2;
     header.payload_offset = 4096;
     header.payload_bytes = 64;
     header.file_bytes = sizeof(image);
+    lm::Checksum checksum(header.payload_bytes);
+    checksum.add(lm::Checksum::of_block(image + 4096, header.payload_bytes));
+    header.checksum = checksum.value();
     memcpy(image, &header, sizeof(header));
     lm::Weights weights;
-    return weights.borrow(image, sizeof(image), model, message);
+    return weights.borrow(image, sizeof(image), model, {}, message);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ enum lm_status {
     LM_INDEX_OUT_OF_RANGE = 2,  /* raised by a step of the model: an index outside its tensor */
     LM_OPERATOR_FAILED = 3,     /* raised by a step of the model: any other failure of a source operator */
     LM_OUT_OF_MEMORY = 4,       /* an allocation failed */
-    LM_BAD_WEIGHTS = 5,         /* the weights are missing, truncated, or belong to another model */
+    LM_BAD_WEIGHTS = 5,         /* the weights are missing, truncated, damaged, or another model's */
     LM_UNSUPPORTED = 6,         /* this machine lacks what the library was compiled for: instructions, a device */
     LM_SYSTEM_ERROR = 7,        /* the operating system or the device's driver refused, e.g. to start a thread */
     LM_SINGULAR_MATRIX = 8,     /* raised by a step of the model: a matrix is singular, or not positive definite */
@@ -146,6 +146,14 @@ typedef struct lm_options {
     /* If set, called by NAME_run on the calling thread: with the number of each step of the model as it begins (of steps
      * that run together, with the number of one), and with -1 when the last one has ended. For profiling and tracing. */
     void (*on_step)(void* user, int32_t step);
+
+    /* Not 0: all bytes of the weights are verified when they are opened, whatever their size. 0: those of weights up to
+     * 1 GB are; of larger ones the header and the size are. */
+    int32_t verify;
+
+    /* Not 0: weights_path or weights_provider may give other weights than those that the model was compiled with, for
+     * the same build. */
+    int32_t other_weights;
 } lm_options;
 
 #ifdef __cplusplus

@@ -27,9 +27,15 @@ class Library : public LibraryBase {
     int32_t open(const lm_options* caller_options) {
         Message message;
         int32_t status = prepare(caller_options, message);
-        if (status == LM_OK) status = open_weights(message);
-        weights_.bring_in(options_.allocate == nullptr);
         if (status == LM_OK) status = start_threads(message);
+        if (status == LM_OK) {
+            pool_.enter();
+            status = open_weights(message, options_.allocate == nullptr,
+                                  [this](int64_t tasks, lm_task_range body, void* argument) {
+                                      pool_.parallel(tasks, 1, body, argument);
+                                  });
+            pool_.leave();
+        }
         return opened(status, message);
     }
 

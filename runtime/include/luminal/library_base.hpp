@@ -124,7 +124,9 @@ class LibraryBase : public InPlace {
         return status;
     }
 
-    int32_t open_weights(Message& message) {
+    /// Brings the weights in, into memory of our own where that `reads`, by `parallel` work.
+    template <class Parallel = OneThread>
+    int32_t open_weights(Message& message, bool reads = false, const Parallel& parallel = {}) {
         if (model_.weights_bytes == 0) return LM_OK;
         if (options_.weights_provider != nullptr) {
             const void* image = nullptr;
@@ -134,15 +136,15 @@ class LibraryBase : public InPlace {
                 message.set("the weights provider returned %d", refused);
                 return LM_BAD_WEIGHTS;
             }
-            return weights_.borrow(image, bytes, model_, message);
+            return weights_.borrow(image, bytes, model_, request(false), message);
         }
         if (options_.weights_path != nullptr) {
             if (options_.weights_path[0] == '\0') return LM_OK;
-            return weights_.map(options_.weights_path, model_, message);
+            return weights_.open(options_.weights_path, model_, request(reads), message, parallel);
         }
         char path[PATH_MAX];
         const int32_t status = default_weights_path(path, message);
-        return status == LM_OK ? weights_.map(path, model_, message) : status;
+        return status == LM_OK ? weights_.open(path, model_, request(reads), message, parallel) : status;
     }
 
     /// Takes the weights in `image` once no run reads the present ones, and has them prepared.
@@ -150,7 +152,9 @@ class LibraryBase : public InPlace {
     int32_t replace_weights(const void* image, size_t bytes, const Prepare& prepare) {
         Message message;
         pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs, and keeps others from beginning
-        int32_t status = weights_.borrow(image, bytes, model_, message);
+        WeightsRequest any = request(false);
+        any.others = true;
+        int32_t status = weights_.borrow(image, bytes, model_, any, message);
         if (status == LM_OK) status = prepare(message);
         pthread_rwlock_unlock(&weights_lock_);
         return fail(status, message.text());
@@ -162,6 +166,8 @@ class LibraryBase : public InPlace {
     pthread_rwlock_t weights_lock_ = PTHREAD_RWLOCK_INITIALIZER;
 
   private:
+    WeightsRequest request(bool reads) const { return {reads, options_.verify != 0, options_.other_weights != 0}; }
+
     /// Reads options of this version, and those of older (shorter) and newer (longer) ones.
     int32_t read_options(const lm_options* caller_options, Message& message) {
         if (caller_options == nullptr) return LM_OK;

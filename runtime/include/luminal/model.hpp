@@ -99,6 +99,7 @@ struct Model {
     const char* metadata_json;
     const char* (*missing_feature)();  // the instruction set that this machine lacks, or null: it has all
     uint8_t source_hash[32];           // the same 32 bytes as in the weights file
+    uint8_t content_id[16];            // that of the weights that the model was compiled with
     int64_t weights_bytes;             // payload of the weights file; 0: there is none
     Span<Dim> dims;
     Span<Entry> entries;

@@ -157,10 +157,10 @@ inline std::vector<py::object> bind(const std::vector<std::string>& names, const
 /// A model with states has one context, whose runs wait for each other: each finds what the last one left.
 class Library {
   public:
-    /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU. `on_step`: as in
-    /// lm_options.
-    Library(const Functions& functions, const std::optional<std::string>& weights, int threads,
-            void (*on_step)(void*, std::int32_t) = nullptr)
+    /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU. `verify`,
+    /// `other_weights`, `on_step`: as in lm_options.
+    Library(const Functions& functions, const std::optional<std::string>& weights, int threads, bool verify,
+            bool other_weights, void (*on_step)(void*, std::int32_t) = nullptr)
         : functions_(functions) {
         if (functions_.abi_version() != LM_ABI_VERSION) {
             throw LibraryError("the library has ABI version " + std::to_string(functions_.abi_version()) +
@@ -172,6 +172,8 @@ class Library {
         options.weights_path = weights ? weights->c_str() : nullptr;
         options.threads = threads;
         options.on_step = on_step;
+        options.verify = verify ? 1 : 0;
+        options.other_weights = other_weights ? 1 : 0;
         const std::int32_t status = functions_.open(&options, &library_);
         if (status != LM_OK) {
             const std::string message = error(library_, nullptr);

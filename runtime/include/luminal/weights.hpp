@@ -3,23 +3,30 @@
 //
 //   offset  bytes
 //        0      8  "LUMINALW"
-//        8      4  format version, 1
+//        8      4  format version, 2
 //       12      4  where the payload begins, 4096
 //       16     32  source hash of the library that it belongs to
 //       48      8  payload bytes
 //       56      8  file bytes
-//       64         zero up to the payload
+//       64      8  checksum of the payload (checksum.hpp)
+//       72     16  content id: which weights these are, the same in the library that was compiled with them
+//       88         zero up to the payload
 //
 // Numbers are little-endian.
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "luminal/abi.h"
+#include "luminal/atomic.hpp"
+#include "luminal/checksum.hpp"
 #include "luminal/memory.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
@@ -34,10 +41,24 @@ struct WeightsHeader {
     uint8_t source_hash[32];
     uint64_t payload_bytes;
     uint64_t file_bytes;
+    uint64_t checksum;
+    uint8_t content_id[16];
 };
-static_assert(sizeof(WeightsHeader) == 64, "the header has no padding");
+static_assert(sizeof(WeightsHeader) == 88, "the header has no padding");
 
-/// The image of a weights file, mapped or copied by us or lent by the caller.
+/// What is asked of weights that are opened.
+struct WeightsRequest {
+    bool reads = false;   // files of any size become memory of our own, where there is room; else small ones alone
+    bool verifies = false;  // all bytes of large ones too
+    bool others = false;  // weights with another content id than the library's are taken
+};
+
+/// Does work on the calling thread; as Pool::parallel does it on many.
+struct OneThread {
+    void operator()(int64_t tasks, lm_task_range body, void* argument) const { body(argument, 0, tasks); }
+};
+
+/// The image of a weights file: read or mapped by us, or lent by the caller.
 class Weights {
   public:
     Weights() = default;
@@ -48,68 +69,46 @@ class Weights {
     /// Where the constants begin, or null: there are no weights yet.
     const unsigned char* payload() const { return payload_; }
 
-    /// Maps a file. On failure what was there before stays.
-    int32_t map(const char* path, const Model& model, Message& message) {
-        const int file = open(path, O_RDONLY | O_CLOEXEC);
+    /// Opens a file. It is read, by `parallel(tasks, body, argument)`, into memory that is no other process's and in huge
+    /// pages where there are such, since looking up the addresses of small ones takes a part of the time that a run reads
+    /// weights (TinyLlama, one token: 4 to 8 %); whoever writes to the file then changes nothing here. What would fill
+    /// much of the memory that is `available`, or is large while no memory of ours is wanted, is mapped. (A device copies
+    /// weights once, front to back.) On failure what was there before stays.
+    template <class Parallel = OneThread>
+    int32_t open(const char* path, const Model& model, const WeightsRequest& request, Message& message,
+                 const Parallel& parallel = {}, size_t available = available_memory()) {
+        const int file = ::open(path, O_RDONLY | O_CLOEXEC);
         if (file < 0) {
             message.set("cannot open the weights file \"%s\": %s", path, SystemError().text());
             return LM_BAD_WEIGHTS;
         }
-        struct stat info {};
-        void* mapping = MAP_FAILED;
-        size_t bytes = 0;
-        if (fstat(file, &info) == 0) {
-            bytes = static_cast<size_t>(info.st_size);
-            if (bytes < sizeof(WeightsHeader)) {
-                message.set("the weights file \"%s\" is truncated: it has %zu bytes", path, bytes);
-                close(file);
-                return LM_BAD_WEIGHTS;
-            }
-            mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-        }
-        if (mapping == MAP_FAILED) {
-            message.set("cannot map the weights file \"%s\": %s", path, SystemError().text());
-            close(file);
-            return LM_BAD_WEIGHTS;
-        }
+        Weights opened;
+        int32_t status = opened.bring_in(file, path, model, request, message, parallel, available);
         close(file);
-        const int32_t status = check(mapping, bytes, path, model, message);
-        if (status != LM_OK) {
-            munmap(mapping, bytes);
-            return status;
-        }
-        release();
-        mapping_ = mapping;
-        mapped_bytes_ = bytes;
-        payload_ = static_cast<const unsigned char*>(mapping) + PAYLOAD_OFFSET;
-        return LM_OK;
+        if (status == LM_OK) status = check_finite(opened.payload_, path, model, message);
+        if (status == LM_OK) take(opened);
+        return status;
     }
 
     /// Uses an image that the caller keeps alive. On failure what was there before stays.
-    int32_t borrow(const void* image, size_t bytes, const Model& model, Message& message) {
+    int32_t borrow(const void* image, size_t bytes, const Model& model, const WeightsRequest& request,
+                   Message& message) {
+        static const char* const path = "(in memory)";
         if (image == nullptr || reinterpret_cast<uintptr_t>(image) % ALIGNMENT != 0) {
             message.set("the weights image at %p must be aligned to %zu bytes and not be NULL", image, ALIGNMENT);
             return LM_INVALID_ARGUMENT;
         }
-        const int32_t status = check(image, bytes, "(in memory)", model, message);
+        unsigned char page[PAYLOAD_OFFSET] = {};
+        memcpy(page, image, bytes < sizeof(page) ? bytes : sizeof(page));
+        int32_t status = check_header(page, bytes, path, model, request, message);
         if (status != LM_OK) return status;
-        release();
-        payload_ = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
-        return LM_OK;
-    }
-
-    /// Has what is mapped in memory now, so that the first run does not fault for each page; in huge pages where there are
-    /// such, since looking up the addresses of small ones takes a part of the time that a run reads weights (TinyLlama,
-    /// one token: 4 to 8 %). Few file systems keep files in huge pages: it takes a copy, which is no other process's, and
-    /// which the caller `allows`. A file that would fill much of the memory that is `available` stays one, and comes in as
-    /// it is read. All of it are wishes. (A device copies weights once, front to back, which the system reads ahead for.)
-    void bring_in(bool allows, size_t available = available_memory()) {
-        if (mapping_ == nullptr || mapped_bytes_ > available / 2) return;
-        const size_t huge = huge_page();
-        if (allows && huge != 0 && mapped_bytes_ >= huge && copy()) return;
-#ifdef MADV_POPULATE_READ
-        madvise(mapping_, mapped_bytes_, MADV_POPULATE_READ);
-#endif
+        Weights lent;
+        lent.payload_ = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
+        Job job{-1, lent.payload_, nullptr, payload_of(bytes)};
+        status = job.run(verifies(request, bytes), header_of(page).checksum, path, message, OneThread());
+        if (status == LM_OK) status = check_finite(lent.payload_, path, model, message);
+        if (status == LM_OK) take(lent);
+        return status;
     }
 
     /// Lets go of the image, as a device does once it has a copy.
@@ -120,27 +119,125 @@ class Weights {
     }
 
   private:
-    /// Takes memory of our own in the place of the mapped file. False, and nothing changes, if there is none.
-    bool copy() {
-        void* const memory = Allocator::map(mapped_bytes_);
-        if (memory == nullptr) return false;
-        memcpy(memory, mapping_, mapped_bytes_);
-        mprotect(memory, mapped_bytes_, PROT_READ);
-        const size_t bytes = mapped_bytes_;
-        release();
-        mapping_ = memory;
-        mapped_bytes_ = bytes;
-        payload_ = static_cast<const unsigned char*>(memory) + PAYLOAD_OFFSET;
+    static constexpr uint32_t VERSION = 2;
+    static constexpr uint32_t PAYLOAD_OFFSET = 4096;
+    static constexpr size_t SMALL = size_t{4} << 20;    // files up to this are read, whoever gives memory
+    static constexpr size_t LARGE = size_t{1} << 30;    // those above are verified when that is asked for
+
+    /// A block of the payload after the other is read into memory of ours, or is there already, and summed up.
+    struct Job {
+        int file;                       // -1: nothing is read
+        const unsigned char* payload;
+        unsigned char* memory;          // the payload, where it is read
+        size_t bytes;
+        uint64_t* sums = nullptr;       // of each block; null: none are asked for
+        Atomic<uint32_t> failed{};
+
+        template <class Parallel>
+        int32_t run(bool verifies, uint64_t expected, const char* path, Message& message, const Parallel& parallel) {
+            const size_t blocks = Checksum::blocks(bytes);
+            if (verifies && blocks > 0) {
+                sums = static_cast<uint64_t*>(calloc(blocks, sizeof(uint64_t)));
+                if (sums == nullptr) {
+                    message.set("no memory to verify the weights file \"%s\"", path);
+                    return LM_OUT_OF_MEMORY;
+                }
+            }
+            if (verifies || file >= 0) parallel(static_cast<int64_t>(blocks), &Job::range, this);
+            Checksum found(bytes);
+            for (size_t i = 0; sums != nullptr && i < blocks; ++i) found.add(sums[i]);
+            free(sums);
+            if (failed.load() != 0) {
+                message.set("cannot read the weights file \"%s\": it became shorter, or its disk fails", path);
+                return LM_BAD_WEIGHTS;
+            }
+            if (verifies && found.value() != expected) {
+                message.set("the weights file \"%s\" is damaged: its bytes are not those that were written; export the "
+                            "model again, or copy the file anew", path);
+                return LM_BAD_WEIGHTS;
+            }
+            return LM_OK;
+        }
+
+        static void range(void* argument, int64_t begin, int64_t end) {
+            Job& job = *static_cast<Job*>(argument);
+            for (int64_t i = begin; i < end; ++i) job.block(static_cast<size_t>(i));
+        }
+
+        void block(size_t i) {
+            const size_t first = i * Checksum::BLOCK_BYTES;
+            const size_t count = bytes - first < Checksum::BLOCK_BYTES ? bytes - first : Checksum::BLOCK_BYTES;
+            if (file >= 0 && !read_all(file, memory + first, count, PAYLOAD_OFFSET + first)) {
+                failed.store(1);
+                return;
+            }
+            if (sums != nullptr) sums[i] = Checksum::of_block(payload + first, count);
+        }
+    };
+
+    static size_t payload_of(size_t bytes) { return bytes - PAYLOAD_OFFSET; }
+    static bool verifies(const WeightsRequest& request, size_t bytes) { return request.verifies || bytes <= LARGE; }
+
+    static WeightsHeader header_of(const unsigned char* page) {
+        WeightsHeader header{};
+        memcpy(&header, page, sizeof(header));
+        return header;
+    }
+
+    static bool read_all(int file, unsigned char* memory, size_t bytes, size_t offset) {
+        while (bytes > 0) {
+            const ssize_t got = pread(file, memory, bytes, static_cast<off_t>(offset));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return false;
+            memory += got;
+            bytes -= static_cast<size_t>(got);
+            offset += static_cast<size_t>(got);
+        }
         return true;
     }
 
-    static constexpr uint32_t VERSION = 1;
-    static constexpr uint32_t PAYLOAD_OFFSET = 4096;
-
-    static int32_t check(const void* image, size_t bytes, const char* path, const Model& model, Message& message) {
-        const int32_t status = check_header(image, bytes, path, model, message);
+    template <class Parallel>
+    int32_t bring_in(int file, const char* path, const Model& model, const WeightsRequest& request, Message& message,
+                     const Parallel& parallel, size_t available) {
+        struct stat info {};
+        unsigned char page[PAYLOAD_OFFSET] = {};
+        ssize_t got = fstat(file, &info) == 0 ? pread(file, page, sizeof(page), 0) : -1;
+        if (got < 0) {
+            message.set("cannot read the weights file \"%s\": %s", path, SystemError().text());
+            return LM_BAD_WEIGHTS;
+        }
+        const size_t bytes = static_cast<size_t>(info.st_size);
+        const int32_t status = check_header(page, bytes, path, model, request, message);
         if (status != LM_OK) return status;
-        const unsigned char* payload = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
+        const bool wanted = bytes <= SMALL || (request.reads && bytes <= available / 2);
+        void* const memory = wanted ? Allocator::map(bytes) : nullptr;
+        void* const mapping = memory != nullptr ? memory : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+        if (mapping == MAP_FAILED) {
+            message.set("cannot map the weights file \"%s\": %s", path, SystemError().text());
+            return LM_BAD_WEIGHTS;
+        }
+        mapping_ = mapping;
+        mapped_bytes_ = bytes;
+        unsigned char* const payload = static_cast<unsigned char*>(mapping) + PAYLOAD_OFFSET;
+        payload_ = payload;
+        Job job{memory != nullptr ? file : -1, payload, payload, payload_of(bytes)};
+        const uint64_t expected = header_of(page).checksum;
+        const int32_t found = job.run(verifies(request, bytes), expected, path, message, parallel);
+        if (memory != nullptr) mprotect(memory, bytes, PROT_READ);
+        return found;
+    }
+
+    /// Becomes what `other` is, which becomes empty.
+    void take(Weights& other) {
+        release();
+        mapping_ = other.mapping_;
+        mapped_bytes_ = other.mapped_bytes_;
+        payload_ = other.payload_;
+        other.mapping_ = nullptr;
+        other.payload_ = nullptr;
+    }
+
+    static int32_t check_finite(const unsigned char* payload, const char* path, const Model& model, Message& message) {
         for (const Finite& constant : model.finite) {
             const int64_t element = first_not_finite(payload + constant.offset, constant);
             if (element == constant.count) continue;
@@ -171,11 +268,15 @@ class Weights {
         return element;
     }
 
-    static int32_t check_header(const void* image, size_t bytes, const char* path, const Model& model,
-                                Message& message) {
-        WeightsHeader header{};
-        if (bytes >= sizeof(header)) memcpy(&header, image, sizeof(header));
-        if (memcmp(header.magic, "LUMINALW", sizeof(header.magic)) != 0) {
+    /// `page` is what the file begins with, zero behind its end.
+    static int32_t check_header(const unsigned char* page, size_t bytes, const char* path, const Model& model,
+                                const WeightsRequest& request, Message& message) {
+        const WeightsHeader header = header_of(page);
+        size_t zeros = sizeof(header);
+        while (zeros < PAYLOAD_OFFSET && page[zeros] == 0) ++zeros;
+        if (bytes < sizeof(header)) {
+            message.set("the weights file \"%s\" is truncated: it has %zu bytes", path, bytes);
+        } else if (memcmp(header.magic, "LUMINALW", sizeof(header.magic)) != 0) {
             message.set("the weights file \"%s\" is not a weights file of luminal", path);
         } else if (header.version != VERSION || header.payload_offset != PAYLOAD_OFFSET) {
             message.set("the weights file \"%s\" has format version %u, this library reads %u", path, header.version,
@@ -188,6 +289,12 @@ class Weights {
         } else if (bytes != header.file_bytes) {
             message.set("the weights file \"%s\" is truncated: it has %zu of %llu bytes", path, bytes,
                         static_cast<unsigned long long>(header.file_bytes));
+        } else if (zeros != PAYLOAD_OFFSET) {
+            message.set("the weights file \"%s\" is damaged: byte %zu of its header is not zero", path, zeros);
+        } else if (!request.others &&
+                   memcmp(header.content_id, model.content_id, sizeof(header.content_id)) != 0) {
+            message.set("the weights file \"%s\" holds other weights than this library of \"%s\" was compiled with; "
+                        "lm_options.other_weights allows them", path, model.name);
         } else {
             return LM_OK;
         }

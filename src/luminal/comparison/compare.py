@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from luminal import api, arguments, destination
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
-from luminal.comparison.measure import NOWHERE, distance
+from luminal.comparison.measure import NOWHERE, distance, indecision
 from luminal.comparison.oracle import Allowed, Oracle
 from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Row, Trial
@@ -185,4 +185,5 @@ def _row(
         problem = allowed.apart.problem(found, expected, "the reference")
     if not problem and strict and (from_numpy(found.dtype).kind in "fc" or allowed.own.exceptions):
         problem = allowed.own.problem(found, exact, "float64")
-    return Row(name, tensor, apart, own, others, allowed, problem)
+    undecided = "" if problem else indecision(found, expected, allowed.apart.most)
+    return Row(name, tensor, apart, own, others, allowed, problem, undecided)

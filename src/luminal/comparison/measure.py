@@ -28,6 +28,8 @@ LIMIT = 168
 COARSE_LIMIT = 16
 # A model may amplify rounding: so many times the distance of the graph in its own types from float64 is allowed.
 FACTOR = 4.0
+# A difference of this part of what a value varies by is one that inputs should tell from an error.
+_PART = 0.25
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,25 @@ def distance(found: Array, expected: Array) -> Distance:
         relative = absolute / scale if scale else (0.0 if not absolute else math.inf)
         ulp = _ulps(np.ravel(found)[finite], np.ravel(expected)[finite])
     return Distance(ulp, absolute, relative, cosine, scale, misplaced)
+
+
+def indecision(found: Array, expected: Array, allowed: float) -> str:
+    """Why ``found``, which is within ``allowed`` times the largest magnitude of ``expected``, might be wrong all the
+    same; empty where it is right. Integers and texts are equal, and so right."""
+    if is_texts(expected) or expected.dtype.kind in "biu" or not expected.size:
+        return ""
+    with np.errstate(all="ignore"):
+        a, b, finite = _wide(found, expected)
+        if not finite.any():
+            return "no element is a finite number"
+        a, b = a[finite], b[finite]
+        scale = float(np.max(np.abs(b)))
+        if b.size > 1 and (b == b[0]).all():
+            return f"every element is {np.real_if_close(b[0]):g}"
+        varies = float(np.max(np.abs(b - b.mean()))) if b.size > 1 else scale
+        if allowed * scale >= varies and float(np.max(np.abs(a - b))) > varies * _PART:
+            return f"it varies by {varies:.1e}, and differences up to {allowed * scale:.1e} are allowed"
+    return ""
 
 
 def beyond(found: Array, expected: Array, far: float) -> int:

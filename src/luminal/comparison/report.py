@@ -26,7 +26,8 @@ class Row:
 
     ``distance`` is that of luminal from the reference, ``exact`` that of luminal from the float64 oracle, ``reference``
     that of the reference from the oracle; ``allowed`` is what rounding explains. ``problem`` says why the output
-    disagrees; it is empty where it agrees.
+    disagrees; it is empty where it agrees. ``undecided`` says why these inputs tell a right output from no wrong one,
+    where that is so.
     """
 
     output: str
@@ -36,6 +37,7 @@ class Row:
     reference: Distance
     allowed: Allowed
     problem: str = ""
+    undecided: str = ""
 
     @property
     def ok(self) -> bool:
@@ -76,7 +78,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of ``luminal.diff``; ``print`` shows a table. ``ok`` is the verdict over every output and trial."""
+    """The result of ``luminal.diff``; ``print`` shows a table. ``ok`` says whether every output of every trial
+    agrees as far as the inputs decide; ``undecided`` what they do not."""
 
     model: str
     reference: str
@@ -87,6 +90,13 @@ class Report:
     @property
     def ok(self) -> bool:
         return all(trial.ok for trial in self.trials)
+
+    @property
+    def undecided(self) -> dict[str, str]:
+        """The outputs that no trial decides anything about, and why."""
+        rows = [row for trial in self.trials for row in trial.rows]
+        decided = {row.output for row in rows if not row.undecided}
+        return {row.output: row.undecided for row in rows if row.output not in decided}
 
     @property
     def worst(self) -> float:
@@ -134,6 +144,9 @@ class Report:
         ]
 
     def _verdict(self) -> list[Text]:
+        if self.ok and self.undecided:
+            advice = "pass inputs of your own, for which it varies"
+            return [Text(f"undecided: {name}: {why}; {advice}", "yellow") for name, why in self.undecided.items()]
         if self.ok:
             allowed = max((row.allowed.apart.most for t in self.trials for row in t.rows), default=0.0)
             far = f"largest error {_number(self.worst)} of an output's scale, {_number(allowed)} allowed"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,11 +44,16 @@ CREATE TABLE measurement (
 ) WITHOUT ROWID;
 """
 
+_FILE = "tuning.sqlite"
 PATIENCE = 30.0  # seconds to wait for other processes
 
 
 class RecordsError(LuminalError):
     """The file of what tuning measured cannot be used."""
+
+
+class DamagedRecordsError(RecordsError):
+    """The file holds no records, or not those of this version."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def machine(target: Target, threads: int) -> str:
 
 def default_path() -> Path:
     """The user's file."""
-    return config.RECORDS.value or config.CACHE.value / "tuning.sqlite"
+    return config.RECORDS.value or config.CACHE.value / _FILE
 
 
 class Records:
@@ -131,7 +137,9 @@ class Records:
         """
         found: dict[str, list[Measured]] = {}
         for question, *row in self._read(query, machine):
-            found.setdefault(question, []).append(Measured(*row))
+            measured = Measured(*row)
+            if isinstance(measured.best, float) and isinstance(measured.median, float):  # else damaged
+                found.setdefault(question, []).append(measured)
         return found
 
     def machines(self) -> list[str]:
@@ -154,6 +162,18 @@ class Records:
 
     def _read(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         """The rows that ``query`` gives; none where there are no records yet."""
+        try:
+            return self._found(query, values)
+        except DamagedRecordsError as error:
+            if self.path != config.CACHE.value / _FILE or config.RECORDS.value:
+                raise
+            # No compilation fails because of an old file of the cache.
+            aside = self.path.with_name(f"{_FILE}.damaged")
+            self.path.replace(aside)
+            warnings.warn(f"{error}; it is {str(aside)!r} now, and new records begin", stacklevel=2)
+            return []
+
+    def _found(self, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
         with self._explained("read"):
             if not self.path.exists():
                 return []
@@ -187,7 +207,7 @@ class Records:
         if version == 0 and tables == 0:
             return True
         if version != VERSION:
-            raise RecordsError(self._damaged(f"it is of version {version}, expected {VERSION}"))
+            raise DamagedRecordsError(self._damaged(f"it is of version {version}, expected {VERSION}"))
         return False
 
     @contextmanager
@@ -207,7 +227,7 @@ class Records:
                     f"the records of tuning cannot be {done} in {str(self.path)!r} "
                     f"({getattr(error, 'strerror', None) or error}): {self._elsewhere()}"
                 ) from error
-            raise RecordsError(self._damaged(str(error))) from error
+            raise DamagedRecordsError(self._damaged(str(error))) from error
 
     def _elsewhere(self) -> str:
         """How to have the records in another place."""
