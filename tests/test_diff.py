@@ -17,7 +17,7 @@ from luminal.codegen import dialect_cpp
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate, stages
 from luminal.comparison.locate import first_failure
-from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
+from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, indecision, rounding
 from luminal.comparison.references import Interpreter, OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline, traverse
 from luminal.core import symbolic as sym
@@ -358,3 +358,26 @@ def test_rounding_grows_with_the_square_root_of_a_sum() -> None:
     assert bounds[summed].limit == LIMIT * unit
     assert bounds[ir.cast(summed, f16)].limit == COARSE_LIMIT * 2.0**-11
     assert bounds[x].bound == 0.0
+
+
+def test_what_inputs_do_not_decide_is_said() -> None:
+    """A tolerance that exceeds what the output varies by, constants, and numbers that are none."""
+    expected = np.float32([1000.0, 1000.1, 999.9, 1000.05])
+    assert indecision(expected, expected, 1.0) == ""
+    assert indecision(expected + np.float32([0, 0.001, 0, 0]), expected, 1.0) == ""
+    assert "varies by" in indecision(expected[::-1], expected, 1e-3)
+    assert indecision(expected[::-1], expected, 1e-6) == ""  # that is a mismatch
+    ones, nothing = np.ones(3, np.float32), np.full(3, np.nan, np.float32)
+    assert indecision(ones, ones, 1e-6) == "every element is 1"
+    assert indecision(nothing, nothing, 1e-6) == "no element is a finite number"
+    assert indecision(np.ones(3, np.int64), np.ones(3, np.int64), 0.0) == ""
+
+
+def test_a_saturated_output_does_not_agree() -> None:
+    class Saturated(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(1000 + x.abs())
+
+    report = luminal.diff(Saturated(), (torch.ones(2, 3),), reference="interpreter")
+    assert report.ok and len(report.undecided) == 1
+    assert "every element is 1" in str(report) and "agrees" not in str(report)

@@ -57,11 +57,10 @@ class Module:
             runs = target is None or self.emulated or targets.supported(target)
             if runs:
                 artifact.check_library(folder, self.manifest)
-            self.interface = (
-                loader.load(folder, threads=threads, verify=verify, other_weights=program is None)
-                if runs
-                else loader.describe(folder)
-            )
+                others = program is None  # what was exported may be given weights that were trained further
+                self.interface = loader.load(folder, threads=threads, verify=verify, other_weights=others)
+            else:
+                self.interface = loader.describe(folder)
         self._selected = None if len(self.interface.entries) > 1 else self.interface.entries[0]
         self._device: str = self.manifest.get("device", "cpu")
 
