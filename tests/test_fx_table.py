@@ -466,9 +466,11 @@ FACTORS = _names(  # tested in test_fx_linear_algebra
     linalg_householder_product linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_solve linalg_lu_solve
     linalg_inv_ex linalg_inv inverse cholesky_solve cholesky_inverse _linalg_check_errors"""
 )
-QUANTISED = {  # tested in test_fx_quantization
-    name for name in TABLE if name.startswith(("quantized_decomposed.", "transformers.")) or "fake_quantize" in name
-} | _names("_int_mm _weight_int8pack_mm _grouped_mm")
+ELSEWHERE = {  # tested in test_fx_quantization, test_fx_vision and test_fx_types
+    name
+    for name in TABLE
+    if name.startswith(("quantized_decomposed.", "torchvision.", "transformers.")) or "fake_quantize" in name
+} | _names("_int_mm _weight_int8pack_mm _grouped_mm view.dtype view_copy.dtype")
 RANDOM = {name for name, entry in TABLE.items() if "random" in entry.wants}  # tested in test_random
 
 
@@ -489,7 +491,7 @@ def test_every_line_of_the_table_has_an_example() -> None:
     examples = set().union(*map(by_name, FAMILIES.values()))
     of_tensors = set().union(*map(_names, OF_TENSORS))
     drawn = RANDOM - examples
-    known = examples | of_tensors | ASSERTIONS | TRAINING | HIGHER | SIZED | FACTORS | QUANTISED | drawn
+    known = examples | of_tensors | ASSERTIONS | TRAINING | HIGHER | SIZED | FACTORS | ELSEWHERE | drawn
     assert known | PRIMS.keys() | PYTHON.keys() == TABLE.keys()
 
 

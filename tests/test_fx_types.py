@@ -141,3 +141,54 @@ def test_operands_of_two_types_meet_where_pytorch_has_them_meet(case: str) -> No
     fx_support.check(
         lambda *both: [MIXED[case](a, b) for a, b in zip(both[::2], both[1::2], strict=True)], *itertools.chain(*pairs)
     )
+
+
+VIEWED: dict[str, tuple[torch.dtype, torch.dtype]] = {
+    "as wide": (torch.float32, torch.int32),
+    "back": (torch.int32, torch.float32),
+    "halves": (torch.float16, torch.int16),
+    "narrower": (torch.float32, torch.int16),
+    "bytes": (torch.bfloat16, torch.uint8),
+    "bytes of integers": (torch.int64, torch.int8),
+    "wider": (torch.int16, torch.float64),
+    "from bytes": (torch.uint8, torch.int32),
+    "words": (torch.uint8, torch.float16),
+    "truth": (torch.bool, torch.uint8),
+    "of eight bits": (torch.float8_e4m3fn, torch.int8),
+    "to eight bits": (torch.float32, torch.float8_e5m2),
+}
+
+
+@pytest.mark.parametrize("case", VIEWED)
+def test_bytes_are_read_as_another_type(case: str) -> None:
+    source, target = VIEWED[case]
+    x = torch.randint(0, 256, (3, 2, 16), generator=torch.Generator().manual_seed(3)).to(torch.uint8)
+    x = x.view(source) if source is not torch.bool else x > 100
+    fx_support.check(lambda x: x.view(target), x)
+
+
+def test_bytes_of_complex_numbers() -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        z = torch.view_as_complex(x)
+        return [z.view(torch.float32), z.view(torch.int32), torch.view_as_real(x.view(torch.complex64))]
+
+    fx_support.check(function, torch.rand(3, 4, 2))
+
+
+EMPTY = {
+    "means over no parts": lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 0),
+    "along an axis": lambda x: torch.nn.functional.adaptive_avg_pool1d(x[0], 0),
+    "along one of three": lambda x: torch.nn.functional.adaptive_avg_pool3d(x[None], (2, 0, 3)),
+    "maxima": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (0, 3), return_indices=True),
+    "differences": lambda x: x[..., :0].diff(),
+    "products": lambda x: x[:, :, :0].mT @ x[:, :, :0],
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x[:, :, :0], x[:, :, :0]),
+    "sums": lambda x: x[:0].sum(0),
+    "a convolution": lambda x: torch.nn.functional.conv2d(x[:0], torch.ones(2, 3, 3, 3)),
+    "none of many": lambda x: x[:, torch.zeros(0, dtype=torch.int64)].amax(2),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_results_without_elements(case: str) -> None:
+    fx_support.check(EMPTY[case], torch.rand(2, 3, 8, 8))

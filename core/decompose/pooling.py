@@ -15,7 +15,7 @@ from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, binary, cast, constant, dim, expand, iota, reduce, select, view
 from luminal.core.movement import along, reshape, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.core.types import i64
+from luminal.core.types import DType, i64
 
 
 def window_counts(
@@ -203,6 +203,8 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     Part ``i`` of an axis of extent ``n`` runs from ``floor(i*n/out)`` to ``ceil((i+1)*n/out)`` (PyTorch).
     """
     require_float(x, "adaptive_avg_pool")
+    if 0 in output_size:
+        return _no_parts(x, output_size, x.dtype)
     for axis, parts in _parts(x, output_size):
         total = reduce(ops.SUM_REDUCE, _part(x, axis, parts, 0), [axis + 1])
         x = total / _extents(x.shape[axis], parts, axis, total)
@@ -229,6 +231,8 @@ def adaptive_avg_pool_gradient(gradient: Node, sizes: Sequence[Int]) -> Node:
 
 def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     """The largest element of each part, cut as ``adaptive_avg_pool`` does."""
+    if 0 in output_size:
+        return _no_parts(x, output_size, x.dtype)
     for axis, parts in _parts(x, output_size):
         x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, lowest(x)), [axis + 1])
     return x
@@ -236,11 +240,21 @@ def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
 
 def adaptive_max_pool_place(x: Node, output_size: Sequence[int | None]) -> Node:
     """Where the largest element of each part lies: see ``max_pool_place``."""
+    if 0 in output_size:
+        return _no_parts(x, output_size, i64)
     order = _order(x, len(output_size))
     for axis, parts in _parts(x, output_size):
         pieces, order = (_part(each, axis, parts, lowest(each)) for each in (x, order))
         x, order = reduce(ops.MAX_REDUCE, pieces, [axis + 1]), _order_of_largest(pieces, order, [axis + 1])
     return _place(order)
+
+
+def _no_parts(x: Node, output_size: Sequence[int | None], dtype: DType) -> Node:
+    """The result where an axis is cut into no parts: nothing."""
+    shape = list(x.shape)
+    for axis, parts in _parts(x, output_size):
+        shape[axis] = parts
+    return expand(constant(0, dtype), shape)
 
 
 def _parts(x: Node, output_size: Sequence[int | None]) -> list[tuple[int, int]]:

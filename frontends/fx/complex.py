@@ -14,8 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from luminal.core import movement, types
+from luminal.core import symbolic as sym
 from luminal.core.decompose import complex as pairs
-from luminal.core.decompose import fourier
+from luminal.core.decompose import conversion, fourier
 from luminal.core.decompose import math as math_
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, broadcast, cast, constant, expand
@@ -188,6 +189,20 @@ def _shaped(entry: Entry) -> Callable[[Complex | Node, Complex | Node], Complex 
 
 
 table({name: TABLE[aten_name(name)] for name in ("expand_as", "view_as", "reshape_as")}, _shaped, COMPLEX)
+
+
+@_complex("view.dtype", "view_copy.dtype")
+def view_as_type(self: Complex | Node, dtype: ComplexType | DType) -> Complex | Node:
+    """A complex number is two floats, one after the other."""
+    floats = self
+    if isinstance(self, Complex):
+        z = self.pairs
+        floats = movement.reshape(z, [*z.shape[:-2], z.shape[-2] * 2]) if z.rank > 1 else z
+    assert isinstance(floats, Node)
+    if isinstance(dtype, DType):
+        return conversion.reinterpreted(floats, dtype)
+    x = conversion.reinterpreted(floats, dtype.parts)
+    return Complex(movement.reshape(x, [*x.shape[:-1], sym.floordiv(x.shape[-1], 2), 2]))
 
 
 @_complex("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as")

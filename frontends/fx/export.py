@@ -25,6 +25,7 @@ from luminal.frontends.fx.program import REACHED
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
+from luminal.frontends.fx.selection import any_count
 from luminal.frontends.fx.tables import TABLE
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
@@ -47,9 +48,9 @@ def export(
 
     A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
-    described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told ``apart``, sizes that may be 0 or 1 are taken
-    to be others where the result is the same. What the table does not hold is decomposed by PyTorch's own rules; what
-    remains unknown is for the importer to report.
+    described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told
+    ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same. What the table does not
+    hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
     """
@@ -79,7 +80,7 @@ def _exported(
     """The program, and whether it has constants where the module keeps a state in a plain object."""
     with (
         as_buffers(model, states, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
-        any_number(),
+        any_number(), any_count(),
     ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(

@@ -7,7 +7,7 @@ from typing import Any
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
-from luminal.core.decompose import indexing
+from luminal.core.decompose import conversion, indexing
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand, select, view
 from luminal.core.symbolic import Int
@@ -65,6 +65,12 @@ direct(
         "repeat tile": indexing.tile,
     }
 )
+
+
+@aten("view.dtype", "view_copy.dtype")
+def view_as_type(self: Node, dtype: DType) -> Node:
+    """The same bytes as another type."""
+    return conversion.reinterpreted(self, dtype)
 
 
 @aten("view_as", "reshape_as")

@@ -21,6 +21,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     shape,
     sizes,
     sorting,
+    vision,
 )
 from luminal.frontends.fx.registry import COMPLEX, TABLE
 
