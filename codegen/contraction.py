@@ -27,7 +27,7 @@ from luminal.core.symbolic import Int, Var
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # parameters of a tile: operands of a later tile, to be prefetched
 FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
 REGISTERS = "matrix_registers"  # a variable of the kernel that all its tiles on a matrix unit share
-ENUMERATED = 1 << 14  # most positions of a tile that are enumerated to find the row counts that occur
+ENUMERATED = 1 << 14  # most positions of a tile that are enumerated to find its row counts: a limit of effort
 
 
 @dataclass(frozen=True)

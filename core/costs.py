@@ -1,5 +1,5 @@
 """The costs of a CPU by which schedules are chosen: one description for all CPUs, until one is measured to differ
-(``replace`` makes another). GPUs have ``grid.BlockCosts``, matrix units their own (``matrix``).
+(``replace`` makes another). GPUs have ``grid.BlockCosts`` too, matrix units their own (``matrix``).
 
 Cycles are those of one core. The numbers only choose: a wrong one costs speed and is never an error, though those of
 ``Sizes`` and ``Filtering`` also decide in which order terms are summed. Each field says its unit, and each class where
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Arithmetic:
     """Of one core. ``per_cycle`` and ``latency`` are those of current x86-64 cores, with two multipliers of vectors;
-    the others are estimated."""
+    the others are estimated (``partial_sums``: reductions.md)."""
 
     per_cycle: int = 2  # multiply-adds of vectors, and loads of vectors, that begin in a cycle
     latency: int = 4  # cycles until the result of a multiply-add can be added to
     partial_sums: int = 4  # accumulators of a long reduction of one value: an addition takes about so many cycles
     compared: int = 4  # cycles of a comparison and its consequences, on average
     costly: int = 10  # cycles of a division, an exponential or a look-up; an addition takes one
+    spare: int = 4  # registers of vectors for addresses and constants, beside sums and what is added to them
 
     @property
     def accumulators(self) -> int:
@@ -32,7 +33,8 @@ class Arithmetic:
 @dataclass(frozen=True)
 class Tiles:
     """Of a register tile of a contraction. Cycles and rows are fitted to products of many shapes with AVX-512
-    (tiles-and-blocking.md); how many tiles or panels pay is estimated (phases-and-threads.md, weights-and-memory.md).
+    (tiles-and-blocking.md); ``even``, and how many tiles or panels pay, are estimated (phases-and-threads.md,
+    weights-and-memory.md).
     """
 
     load: float = 0.06  # cycles that a load takes from multiply-adds, on average: another thread on the core has some
@@ -46,12 +48,13 @@ class Tiles:
     few_panels: int = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
     of_sample: int = 3  # tiles of rows, at least, that each sample of a batch fills where samples are kept apart
     of_panel: int = 4  # tiles of rows that must read a computed panel for it to be computed once, before them
+    even: int = 4  # equal blocks of terms are used if they have at least 1/even of the most terms of a block
 
 
 @dataclass(frozen=True)
 class Memory:
     """Cycles in which a core waits for a byte, beside arithmetic that hides some of it, and what caches hold. Measured
-    on products (tiles-and-blocking.md); ``stream`` is estimated."""
+    on products (tiles-and-blocking.md); ``stream``, ``l2_read`` and ``narrower`` are estimated."""
 
     from_l2: float = 0.01  # cycles a byte from the second-level cache
     from_l2_again: float = 0.036  # the same for a panel too large for the first-level cache, read by tile after tile
@@ -61,8 +64,10 @@ class Memory:
     fetched: float = 0.3  # the share of ``from_l3`` that is left if the next panel is prefetched beside tiles of one
     fetched_again: float = 0.6  # the same if it is read again for another block of rows, a block of terms at a time
     l1_way: int = 4096  # bytes of a way of the first-level cache: lines a multiple of it apart share one set's ways
+    l2_read: int = 2  # what tiles read again stays in the second-level cache if it takes at most 1/l2_read of it
     l2_sums: int = 8  # sums kept between blocks of terms take at most 1/l2_sums of the second-level cache
     l3_value: int = 8  # a value larger than 1/l3_value of the last cache has left it when another kernel reads it
+    narrower: int = 2  # weights stay narrow if they take at most 1/narrower of the bytes, for decoding takes time
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,30 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class Vectors:
+    """How well vectors along an axis suit memory, in points that are only compared: accesses to elements side by side
+    count for the axis, others against it. Estimated."""
+
+    beside: int = 2  # for an access to elements side by side
+    far: int = 1  # against another access
+    far_store: int = 3  # against a store far apart: a cache line comes in before a part of it is written
+    near: int = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
+    short: int = 3  # against an axis that fills less than 1/filled of a vector
+    filled: int = 2
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which values share a kernel, on CPUs and on GPUs; estimated (layouts-and-fusion.md)."""
+
+    decoding: int = 4  # operations, at most, that compute a value from a narrower one again wherever it is used
+    sources: int = (
+        16  # values that a kernel reads, at most: processors prefetch so many streams, Metal binds 31 buffers
+    )
+    rows: int = 16  # that are enough for every thread to have some
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Of what a task does at once. ``chain_columns`` is measured (one-pass-chains.md), the others are estimated
     (reductions.md)."""
@@ -122,7 +151,8 @@ class Sizes:
     strip: int = 256  # elements of a row that a task scatters or transposes
     transposed_rows: int = 64  # rows that a task transposes
     chunk: int = 4096  # elements of a one-dimensional task
-    apart: int = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
+    terms: int = 64  # of neighbours that are written out, at most: code grows with them
+    border: int = 3  # tiles of a border that each get code of their own, at most
     part: int = 1 << 14  # elements of a part of a long reduction, at most: a second one finds them in the cache
     parts: int = 8  # that are worth it: waking a thread takes as long as reducing one or two
     part_columns: int = 128  # of a task of a reduction where rows are not reduced along memory, about
@@ -151,6 +181,8 @@ class Costs:
     prefetch: Prefetching = Prefetching()
     threads: Threads = Threads()
     stack: Stack = Stack()
+    vectors: Vectors = Vectors()
+    kernels: Kernels = Kernels()
     sizes: Sizes = Sizes()
     filtering: Filtering = Filtering()
 

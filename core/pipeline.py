@@ -98,7 +98,7 @@ def compile_graphs(
         graph = passed("known functions", spelled_out.known(graph))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
-            whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide))
+            whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))
             whole = passed("fewer digits", digits.eased(whole))
         whole = passed("maxima of bits", bit_maxima.of_bits(whole))
         whole = passed("long reductions", long_reductions.in_parts(whole, target))

@@ -71,6 +71,11 @@ class Target:
         return self.costs.stack.rows if self.grid is None else self.grid.row_buffer_bytes(reduced)
 
     @property
+    def sums(self) -> int:
+        """How many registers hold sums, where each has another for what is added to it."""
+        return (self.registers - self.costs.arithmetic.spare) // 2
+
+    @property
     def block(self) -> BlockLimits:
         """The most that a block of the grid may have."""
         assert self.grid is not None

@@ -373,3 +373,83 @@ def test_comments_and_docstrings_may_explain() -> None:
     assert not set().union(*(found for _, found in python_words(python))) & OPERATORS
     text = "int a; // relu\n/* conv\n softmax */ int b;\n//% if softmax\n"
     assert [line for line, found in text_words(text) if found & OPERATORS] == [4]
+
+
+# The numbers of modules, by what they are. Those of machines stand in the descriptions of targets instead, with unit
+# and origin: core/costs.py, grid.py, matrix.py and target.py.
+NUMBERS = {
+    "accuracy": {
+        "choose/contraction.py: TERMS_PER_BLOCK", "numeric/digits.py: GUARD", "numeric/winograd.py: LARGEST",
+        "numeric/long_reductions.py: ACCURATE_TERMS", "numeric/quantise.py: LEAST_ELEMENTS", "patterns.py: SMALLEST",
+    },
+    "what types hold": {
+        "integers.py: LIMIT", "numeric/digits.py: ALL", "numeric/integers.py: EXACT", "statements.py: MOVES",
+        "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
+    },
+    "limit of a form": {
+        "contraction/roles.py: DIGITS", "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS",
+        "transform/transpose.py: INTERLEAVED",
+    },
+    "effort of this compiler, and of the compilers behind it": {
+        "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",
+        "fusion/fuse.py: MOST_NESTED", "nest/footprint.py: BOUNDS", "numeric/bit_maxima.py: MOST_TAPS",
+        "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES",
+    },
+    "format": {
+        "cuda.py: _DRIVER", "cuda.py: _FIRST", "program/interpreter.py: FRESH", "program/ir.py: ALIGNMENT",
+        "weights.py: CHUNK_BYTES", "weights.py: HASH_BYTES", "weights.py: PAYLOAD_OFFSET",
+    },
+}  # fmt: skip
+
+
+def has_number(value: ast.AST) -> bool:
+    """Whether an expression is made of numbers and texts alone, with a number that ``is_size``."""
+    parts = list(ast.walk(value))
+    made = any(isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Name) and part.id != "range") for part in parts)
+    return not made and any(isinstance(part, ast.Constant) and is_size(part.value) for part in parts)
+
+
+def is_size(value: object) -> bool:
+    """Whether ``value`` may say how large, how many or how long; 0, 1 and 2 are ends, steps, halves and signs."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value not in (0, 1, 2)
+
+
+def named_numbers(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and has_number(node.value):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
+def test_a_number_of_a_module_says_that_it_is_none_of_a_machine() -> None:
+    folders = ("core/schedule", "codegen")
+    found = {
+        f"{path.relative_to(ROOT / folder).as_posix()}: {name}"
+        for folder in folders
+        for path in python_files(folder)
+        for name in named_numbers(ast.parse(path.read_text()))
+    }
+    listed = set().union(*NUMBERS.values())
+    moved = "core/costs.py, grid.py, matrix.py or target.py if it is one of a machine; else say in NUMBERS what it is"
+    assert found <= listed, f"{sorted(found - listed)}: numbers of modules; move them to {moved}"
+    assert listed <= found, f"{sorted(listed - found)}: no such numbers are there"
+
+
+# Numbers inside functions of the packages that choose and estimate: by file, with the reason.
+UNNAMED = {
+    "core/schedule/choose/cpu.py": {3, 6, 8},  # factors between candidates that are measured; bits of a byte
+    "core/schedule/choose/grid.py": {4},  # warps across a tile
+    "core/schedule/cost/kernel.py": {8},  # bits of a byte
+}
+
+
+def test_choices_and_estimates_have_no_unnamed_numbers() -> None:
+    wrong = []
+    for path in (path for package in ("choose", "cost") for path in python_files(f"core/schedule/{package}")):
+        functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
+        numbers = {part for node in functions for part in ast.walk(node) if isinstance(part, ast.Constant)}
+        allowed = UNNAMED.get(relative(path), set())
+        wrong += [
+            f"{relative(path)}:{n.lineno}: {n.value}" for n in numbers if is_size(n.value) and n.value not in allowed
+        ]
+    assert not wrong, "numbers that belong to the description of a target:\n" + "\n".join(sorted(wrong))

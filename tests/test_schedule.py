@@ -12,6 +12,7 @@ import pytest
 from luminal.core import interp, ir, movement, ops, structured, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.costs import COSTS
 from luminal.core.decompose import activation, contraction, reduction, scattering
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
@@ -216,12 +217,12 @@ def test_a_kernel_of_many_operands_reads_no_more_arrays_than_are_fetched_ahead(
     operand: Callable[[ir.Node], ir.Node],
 ) -> None:
     source = Source()
-    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.MOST_SOURCES - 2))
+    total, *others = (operand(source.input(33)) for _ in range(3 * COSTS.kernels.sources - 2))
     for other in others:
         total = total + other
     graph = ir.Graph("many", tuple(source.nodes), (("y", total),))
     launches = list(compile_graph(graph, targets.AVX512).entries[0].launches)
-    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.MOST_SOURCES + 1 for launch in launches)
+    assert len(launches) == 3 and all(len(launch.arguments) <= COSTS.kernels.sources + 1 for launch in launches)
     assert_as_the_interpreter(source, total)
 
 

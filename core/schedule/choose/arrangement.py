@@ -59,7 +59,7 @@ def arrange(
     ``unaligned`` values lie at multiples of their element's size only. The size of each dimension in ``measured`` is
     known after its node. ``replacing`` has the values that may be computed where others, the keys, lie.
     """
-    fusion = fuse.fuse(roots, prepared.contractions, measured)
+    fusion = fuse.fuse(roots, prepared.contractions, measured, target.costs.kernels)
     refused: dict[int, str] = {}
     while True:
         layouts = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)

@@ -35,7 +35,7 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-TERMS_PER_BLOCK = 384  # products that one accumulator sums, at most
+TERMS_PER_BLOCK = 384  # products that one accumulator sums, at most: for accuracy (docs/experiments/numerics.md)
 
 
 def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
@@ -93,8 +93,9 @@ def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]
     a, b, _ = operands_of(_reduction(state))
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
     of_a, of_b, stored = (_touched_bytes(state, x.array, x.offset) for x in (a, b, store))
-    pays = leaves_cache(of_a + stored, state.target, values=2) and 2 * of_b <= state.target.l2
-    return [axes[0].name] if pays and rows >= state.target.costs.tiles.of_sample * tile.rows else []
+    costs = state.target.costs
+    pays = leaves_cache(of_a + stored, state.target, values=2) and of_b <= state.target.l2 // costs.memory.l2_read
+    return [axes[0].name] if pays and rows >= costs.tiles.of_sample * tile.rows else []
 
 
 def _touched_bytes(state: Scheduler, name: str, offset: Int) -> int:
@@ -140,7 +141,7 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
     if length is None:
         return 0
     if length > TERMS_PER_BLOCK:
-        state.split(last.name, _terms_of_block(last.hi + 1))
+        state.split(last.name, _terms_of_block(last.hi + 1, state.target.costs.tiles.even))
         return len(axes)
     outer = len(rest)
     while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS_PER_BLOCK:
@@ -152,12 +153,13 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
     return outer
 
 
-def _terms_of_block(length: Int) -> int:
-    """Terms of a block of a sum of ``length``: a large enough divisor, else for a number near-equal blocks."""
+def _terms_of_block(length: Int, even: int) -> int:
+    """Terms of a block of a sum of ``length``: a divisor, if there is one of more than 1/``even`` of the most terms;
+    else, for a number, of near-equal blocks."""
     if not isinstance(length, int):
         return TERMS_PER_BLOCK
     near_equal = -(-length // -(-length // TERMS_PER_BLOCK))
-    return next((n for n in range(TERMS_PER_BLOCK, TERMS_PER_BLOCK // 4, -1) if length % n == 0), near_equal)
+    return next((n for n in range(TERMS_PER_BLOCK, TERMS_PER_BLOCK // even, -1) if length % n == 0), near_equal)
 
 
 def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Sequence[str]) -> None:
@@ -246,8 +248,8 @@ def _streams_a(product: Tiling, target: Target) -> bool:
 
 def _out_of_l2(product: Tiling, samples: int, target: Target) -> bool:
     """Whether the operands and places of results have left the second-level cache, at least in part, since they were
-    written: half of that cache is for what tiles read."""
-    return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
+    written: a part of that cache is for what tiles read."""
+    return samples * product.tile * product.row_tiles * product.panels > target.l2 // target.costs.memory.l2_read
 
 
 def _blocked(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:

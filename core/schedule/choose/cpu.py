@@ -109,6 +109,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
         group = min(rows, costs.stack.rows // bytes_of_row) // height
         return ChainBlock(panels * first.columns, max(1, min(group, tiles // state.few)))
 
+    # The others are tried by measurement: factors of the first, not of a machine.
     sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
     block = state.ask("chain", [Candidate("schedule", block_of(*size)) for size in sizes], first, tile)
     names = chain.along.name, outer[-1].axis.name
@@ -281,7 +282,7 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
         return 1
     bits = max(r.dtype.compute.bits for r in reductions) * _lanes(state)
-    most = max(1, (state.target.registers - 4) // 2 // -(-bits // 8 // state.target.register_bytes))
+    most = max(1, state.target.sums // -(-bits // 8 // state.target.register_bytes))
     most = min(state.target.costs.arithmetic.accumulators, most)
     return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
@@ -316,7 +317,7 @@ def _schedule_jammed(state: Scheduler, along: Var, together: Neighbours, others:
         vectors = split.inner
     state.do(Reorder((*order, *tiles, vectors, name)))
     for tile in tiles:
-        places = region_cuts(state.nest, tile)
+        places = region_cuts(state.nest, tile, state.target.costs.sizes.border)
         if places:
             state.do(SplitRegion(tile, places))
     state.do(UnrollAndJam(name, together.unroll))
@@ -331,7 +332,8 @@ def _transposed_axis(state: Scheduler, others: Sequence[str], along: str) -> str
     if not only_stores(inside):
         return None
     axes = {loop.axis.name: loop.axis for loop in state.loops()}
-    long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
+    least = _lanes(state) // state.target.costs.vectors.filled
+    long = [name for name in others if typical(axes[name].hi + 1) >= least]
     read = dict.fromkeys(access for statement in inside for access in reads(statement))
     counts = {name: sum(is_transposed(access, axes[name], axes[along]) for access in read) for name in long}
     best = max(counts, key=lambda name: counts[name], default="")

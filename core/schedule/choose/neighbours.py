@@ -16,9 +16,7 @@ from luminal.core.schedule.transform.split_regions import clipping_masks
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-WRITTEN_OUT = 64  # terms that are unrolled, at most: code grows with them
-BORDER = 3  # tiles of a border that each get code of their own, at most
-TRIED = 256  # iterations at either end among which the first without masks is searched
+TRIED = 256  # iterations at either end among which the first without masks is searched: a limit of effort
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,10 @@ def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | N
         return None
     loop = best[1]
     assert isinstance(loop.extent, int)
-    most = min(enough if most is None else most, (target.registers - 4) // 2)
+    most = min(enough if most is None else most, target.sums)
     tiles = -(-loop.extent // most)
     count = -(-loop.extent // tiles)
-    short = isinstance(inner.extent, int) and count * inner.extent <= WRITTEN_OUT
+    short = isinstance(inner.extent, int) and count * inner.extent <= target.costs.sizes.terms
     return Neighbours(loop.axis, count, tiles, inner.axis.name if short else "")
 
 
@@ -86,8 +84,9 @@ def clippable(nest: ln.LoopNest, fixed: set[Var]) -> list[str]:
     return [name for name, fits in found.items() if fits]
 
 
-def region_cuts(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
-    """The places at which to cut the loop called ``name``, such that inner iterations have full tiles and no masks."""
+def region_cuts(nest: ln.LoopNest, name: str, border: int) -> tuple[int, ...]:
+    """The places at which to cut the loop called ``name``, such that inner iterations have full tiles and no masks. Of
+    a border of at most ``border`` iterations, each is cut off."""
     loop = next((s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.axis.name == name), None)
     if loop is None or not isinstance(loop.extent, int):
         return ()
@@ -109,9 +108,9 @@ def region_cuts(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
     if last <= first:
         first = last = count
     places = {first, last} if is_full(count - 1) else {first, last, count - 1}
-    if first <= BORDER:
+    if first <= border:
         places |= set(range(1, first))
-    if count - last <= BORDER:
+    if count - last <= border:
         places |= set(range(last, count))
     return tuple(sorted(place for place in places if 0 < place < count))
 

@@ -195,7 +195,7 @@ def vector_gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(),
     stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
     variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row
     count as much less than those of its elements as there are fewer of them: it is for comparing axes."""
-    total, offsets, near_by = 0.0, state.offsets(), state.target.costs.sizes.apart
+    total, offsets, costs = 0.0, state.offsets(), state.target.costs.vectors
     most = max((times for *_, times in offsets), default=1)
     for offset, written, times in offsets:
         if near and sym.variables(offset) <= near:
@@ -203,12 +203,12 @@ def vector_gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(),
         linear = sym.coefficient(offset, axis)
         weight = times / most if weighed else 1
         if linear is None or linear[0] not in (0, 1):
-            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > near_by
-            total -= (3 if written and apart else 1) * weight
+            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > costs.near
+            total -= (costs.far_store if written and apart else costs.far) * weight
         elif linear[0] == 1:
-            total += 2 * weight
+            total += costs.beside * weight
     extent = axis.hi + 1
-    return total - (3 if typical(extent) < state.target.lanes(f32) // 2 else 0)
+    return total - (costs.short if typical(extent) < state.target.lanes(f32) // costs.filled else 0)
 
 
 def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:

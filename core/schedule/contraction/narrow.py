@@ -19,14 +19,13 @@ from weakref import WeakKeyDictionary
 
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
+from luminal.core.costs import COSTS, Memory
 from luminal.core.ir import Node
 from luminal.core.ops import Kind, Op
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.contraction.roles import is_computed, is_constant
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
-
-NARROWER = 2  # weights stay narrow if that takes at least so many times fewer bytes
 
 _INTEGERS = (types.u2, types.i2, types.u4, types.i4, types.u8, types.i8, types.u16, types.i16)
 
@@ -120,28 +119,30 @@ class Prologue:
         return values[self.root]
 
 
-def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]], width: Int) -> Prologue | None:
+def find(
+    source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]], width: Int, memory: Memory = COSTS.memory
+) -> Prologue | None:
     """The prologue for B, element ``index`` of ``source``, an expression of constants; None if it does not save a
-    factor of ``NARROWER`` in bytes. ``along`` has the axes of K with their extents, outermost first; ``width`` is the
-    number of elements of B for each position along K."""
+    factor of ``memory.narrower`` in bytes. ``along`` has the axes of K with their extents, outermost first; ``width``
+    is the number of elements of B for each position along K."""
     extents = [extent for _, extent in along]
     if not (isinstance(width, int) and all(isinstance(extent, int) for extent in extents) and source.dtype.is_float):
         return None
     splitter = _Splitter([(sym.as_var(axis), int(str(extent))) for axis, extent in along], width)
     bits, root = splitter.part(source, index)
     whole = width * splitter.depth * source.dtype.bits
-    if not isinstance(root, Computed) or bits * NARROWER > whole or root.every != 1:
+    if not isinstance(root, Computed) or bits * memory.narrower > whole or root.every != 1:
         return None
     return Prologue(root)
 
 
-def narrow_weights(found: Contraction) -> Prologue | None:
+def narrow_weights(found: Contraction, memory: Memory) -> Prologue | None:
     """The prologue for B of ``found``, None where B is not constant or a prologue saves too few bytes (``find``)."""
     b = found.b
     if b.valid or b.source.dtype != found.dtype or not is_constant(b.source):
         return None
     along = [(found.axes[k], found.shape[k]) for k in found.k]
-    return find(b.source, b.index, along, found.count((*found.batch, *found.n)))
+    return find(b.source, b.index, along, found.count((*found.batch, *found.n)), memory)
 
 
 class _Splitter:

@@ -57,7 +57,7 @@ def choose_tile(
 
     costs, between = target.costs, row_stride(found) or 1
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
-    budget = target.registers - (1 if prologue is None else 3)
+    budget = target.registers - (1 if prologue is None else 3)  # for an element of A, and what a prologue computes
     per_vector = 1 if prologue is None else 1 + prologue.held
     tiles = [
         Tile(min(r, costs.tiles.most_rows, ways), v, lanes, unit, group)

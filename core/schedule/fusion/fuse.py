@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.costs import COSTS, Kernels
 from luminal.core.ir import Node
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction import roles
@@ -22,10 +23,7 @@ from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-MOST_DECODING = 4  # operations that compute a value from a narrower one wherever it is used
-MOST_NESTED = 100  # operations, each inside another, in one expression
-MOST_SOURCES = 16  # values that a cluster reads from outside: processors prefetch so many streams, Metal binds 31
-ENOUGH_ROWS = 16  # rows that are enough for every thread to have some
+MOST_NESTED = 100  # operations, each inside another, in one expression: a limit of compilers, which recurse
 
 
 def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -56,9 +54,14 @@ class Fuser:
     """State of one fusion run."""
 
     def __init__(
-        self, roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node]
+        self,
+        roots: tuple[Node, ...],
+        contractions: Mapping[Node, Contraction],
+        measured: Mapping[Var, Node],
+        costs: Kernels,
     ) -> None:
         self.roots = roots
+        self.costs = costs
         self.own_storage = loops.kept(roots)
         self.contractions = contractions
         self.measured = measured
@@ -144,7 +147,7 @@ class Fuser:
 
     def _decodes(self, node: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is a few cheap operations on one narrower value, and no reader needs it stored."""
-        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > MOST_DECODING:
+        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > self.costs.decoding:
             return False
         narrow, users = sources[0].dtype, self.consumers[node]
         if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
@@ -308,7 +311,7 @@ class Fuser:
         for cluster in reversed(self.clusters):
             if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
                 rows = sym.product(_extents(cluster.outer))
-                if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
+                if cluster.kind == "map" or typical(rows) >= self.costs.rows:
                     yield cluster
 
     def _clusters_of_traversal(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
@@ -344,9 +347,9 @@ class Fuser:
         return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
 
     def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
-        """Whether ``cluster`` may gain a member with these ``reads`` and read at most ``MOST_SOURCES`` values."""
+        """Whether ``cluster`` may gain a member with these ``reads`` and read no more values than suit it."""
         more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
-        return not more or len(self.sources[cluster.number]) + len(more) <= MOST_SOURCES
+        return not more or len(self.sources[cluster.number]) + len(more) <= self.costs.sources
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > MOST_NESTED:
@@ -446,7 +449,7 @@ class Fuser:
             if read.source in first.index and read.index != first.index[read.source]:
                 return second
         sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
-        if len(sources) > MOST_SOURCES:
+        if len(sources) > self.costs.sources:
             return second
         if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > MOST_NESTED:
             return second
@@ -548,8 +551,11 @@ def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
 
 
 def fuse(
-    roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node] | None = None
+    roots: tuple[Node, ...],
+    contractions: Mapping[Node, Contraction],
+    measured: Mapping[Var, Node] | None = None,
+    costs: Kernels = COSTS.kernels,
 ) -> Fusion:
     """The nodes that ``roots`` depend on, grouped into clusters. ``contractions`` are those that tiles compute;
-    ``measured`` gives the node that measures a dimension."""
-    return Fuser(roots, contractions, measured or {}).run()
+    ``measured`` gives the node that measures a dimension; ``costs`` say how much suits a kernel."""
+    return Fuser(roots, contractions, measured or {}, costs).run()

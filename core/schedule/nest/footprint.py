@@ -13,7 +13,7 @@ from luminal.core.schedule.nest.walk import headers, reads, statements
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-BOUNDS = 16  # alternatives of minima that are tried for the bounds of an index, at most
+BOUNDS = 16  # alternatives of minima that are tried for the bounds of an index, at most: a limit of effort
 
 
 @dataclass(frozen=True)

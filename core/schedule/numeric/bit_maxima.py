@@ -21,7 +21,7 @@ from luminal.core.schedule.cost.traffic import reads_again
 from luminal.core.schedule.numeric import signs
 from luminal.core.types import bf16, f16, f32, f64, u16, u32, u64
 
-MOST_TAPS = 64  # taps along each axis of a window that are tested for being always inside
+MOST_TAPS = 64  # taps along each axis of a window that are tested for being always inside: a limit of effort
 
 _BITS = {f16: u16, bf16: u16, f32: u32, f64: u64}
 

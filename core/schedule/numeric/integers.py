@@ -42,7 +42,7 @@ from luminal.core.schedule.contraction.roles import contraction_of, is_constant
 from luminal.core.types import DType, f32, i8, i32, u8
 
 EXACT = 2**24  # float32 holds all integers up to this magnitude
-LEAST, MOST = 2.0**-60, 2.0**40  # range of constant scales: their products with int32 sums are normal numbers
+LEAST_SCALE, MOST_SCALE = 2.0**-60, 2.0**40  # of constant scales: their products with int32 sums are normal numbers
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _are_scales(factors: list[Affine]) -> bool:
     """Whether at most one scale is not constant, and the constant ones are in range or 0."""
     found = [_values(x.scale) for x in factors if x.scale is not None]
     known = [np.abs(values) for values in found if values is not None]
-    in_range = (((x >= LEAST) & (x <= MOST) | (x == 0)).all() for x in known)
+    in_range = (((x >= LEAST_SCALE) & (x <= MOST_SCALE) | (x == 0)).all() for x in known)
     return len(found) - len(known) <= 1 and all(in_range)
 
 

@@ -25,7 +25,7 @@ from luminal.core.target import Target
 
 Readers: TypeAlias = dict[Node, set[Node | None]]
 
-ACCURATE_TERMS = 2048  # most terms that one accumulator sums accurately enough
+ACCURATE_TERMS = 2048  # most terms that one accumulator sums: for accuracy
 
 
 def in_parts(whole: Contracted, target: Target) -> Contracted:

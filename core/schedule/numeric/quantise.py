@@ -30,7 +30,7 @@ from luminal.core.schedule.contraction.contraction import Operand, operand
 from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType
 
-LEAST_ELEMENTS = 1 << 16  # smaller matrices are not rounded
+LEAST_ELEMENTS = 1 << 16  # smaller matrices are not rounded: they are read fast, and their errors count as much
 
 Array = np.ndarray[Any, Any]
 

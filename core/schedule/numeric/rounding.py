@@ -14,6 +14,7 @@ import numpy as np
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.costs import COSTS, Memory
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
@@ -51,12 +52,12 @@ def holds_rounded(node: Node, contractions: Contractions, precision: Precision) 
     return any(is_rounded(one, contractions, precision) for one in (node, *inside))
 
 
-def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Contracted:
+def rounded(whole: Contracted, precision: Precision, wide: bool = False, memory: Memory = COSTS.memory) -> Contracted:
     """The graph with the operands of its contractions rounded, as primitives; names of outputs and inputs are kept.
 
     If ``wide``, values computed at run time are rounded but stored in float32. That is for CPUs that multiply nothing
     narrower, which would widen an element again for every row or column that it is multiplied with. Weights are narrow
-    all the same, since they are read from memory, a vector at a time.
+    all the same, since they are read from memory, a vector at a time. ``memory`` says which stay narrower than that.
     """
     contractions = whole.contractions
     origins: ir.Origins = dict(whole.graph.origins)
@@ -73,7 +74,7 @@ def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Cont
             unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
             found = contractions[node].moved(became.__getitem__) if node in contractions else None
             if found is not None and node.dtype == f32:
-                found = _of_rounded(found, precision, wide)
+                found = _of_rounded(found, precision, wide, memory)
                 new = found.node()
             elif is_rounded(node, contractions, precision):
                 new = traverse.rebuild(node, [_weighed(node, unrounded[0], precision, wide)])
@@ -128,7 +129,7 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
     return found
 
 
-def _of_rounded(found: Contraction, precision: Precision, wide: bool) -> Contraction:
+def _of_rounded(found: Contraction, precision: Precision, wide: bool, memory: Memory) -> Contraction:
     """The contraction with its operands rounded; weights that stay narrow (``narrow``) are not rounded."""
 
     def of_rounded(x: Operand) -> Operand:
@@ -137,7 +138,7 @@ def _of_rounded(found: Contraction, precision: Precision, wide: bool) -> Contrac
         fill = bytes(f32.itemsize) if x.valid else b""
         return replace(x, source=_operand(ir.cast(x.source, f32), precision, wide), fill=fill).through_casts()
 
-    b = found.b if narrow_weights(found) is not None else of_rounded(found.b)
+    b = found.b if narrow_weights(found, memory) is not None else of_rounded(found.b)
     return replace(found, a=of_rounded(found.a), b=b)
 
 

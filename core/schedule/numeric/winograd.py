@@ -41,9 +41,9 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
 TAPS = range(2, 6)  # of a filter along an axis
-LARGEST = 8  # elements of a tile along an axis, m + r - 1
+LARGEST = 8  # elements of a tile along an axis, m + r - 1: for accuracy
 
-# The sample of a convolution on which its error is measured.
+# The sample of a convolution on which its error is measured: a limit of effort.
 SAMPLED_TILES = 24
 SAMPLED_FILTERS = 32
 

@@ -155,7 +155,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if found.dtype.is_integer:
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
-    prologue = narrow_weights(found) if target.grid is None else None
+    prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
     suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     tile = suited[1] if suited is not None else _tile(target, found, columns, prologue)

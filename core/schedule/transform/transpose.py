@@ -12,7 +12,7 @@ from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.loops import find_loop
 from luminal.core.symbolic import Int, Var
 
-INTERLEAVED = 4  # vectors that are interleaved lane by lane, at most
+INTERLEAVED = 4  # vectors that are interleaved lane by lane, at most: each is shuffled with all before it
 
 
 @dataclass(frozen=True)
