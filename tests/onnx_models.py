@@ -96,8 +96,8 @@ def by_onnxruntime(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    # Without it, sums of two products of bytes saturate at 16 bits on processors without dot products of bytes; with it,
-    # those of weights that are constants do not.
+    # Without it, sums of two products of bytes saturate at 16 bits on processors without dot products of bytes; with
+    # it, those of weights that are constants do not.
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(inputs)))

@@ -320,8 +320,8 @@ FILTERS = integers(3, 2, 3, 3, low=-90, high=90, dtype=np.int8)
 SCALE, ZERO = np.array(0.01, np.float32), np.array(0, np.int8)
 QUANTIZED = [
     *(case("QLinearConv", PIXELS, np.asarray(SCALE * 2, np.float32), POINTS[:1].reshape(()), FILTERS, scale, zero,
-           np.asarray(SCALE * 40, np.float32), POINTS[1:].reshape(()), bias, fixed=[*range(1, 8 + (bias is not None))], pads=[1, 0, 1, 1],
-           strides=[2, 1])
+           np.asarray(SCALE * 40, np.float32), POINTS[1:].reshape(()), bias,
+           fixed=[*range(1, 8 + (bias is not None))], pads=[1, 0, 1, 1], strides=[2, 1])
       for scale, zero, bias in ((SCALE, ZERO, None),
                                 (np.float32([0.01, 0.03, 0.02]), np.int8([0, 0, 0]), vector(9, -800, 70).astype("i")))),
     case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
