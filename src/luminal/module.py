@@ -53,6 +53,7 @@ class Module:
         self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})
         self._target = target
+        self.interface: loader.Interface
         with artifact.opening(folder):
             runs = target is None or self.emulated or targets.supported(target)
             if runs:
