@@ -398,7 +398,8 @@ NUMBERS = {
     "format": {
         "cache.py: _CHUNK", "cuda.py: _DRIVER", "cuda.py: _FIRST", "names.py: LONGEST", "program/interpreter.py: FRESH",
         "program/ir.py: ALIGNMENT", "weights.py: CHUNK_BYTES", "weights.py: HASH_BYTES", "weights.py: ID_BYTES",
-        "weights.py: PAYLOAD_OFFSET", "weights.py: _BLOCK_ROWS", "weights.py: _GOLDEN", "weights.py: _MASK", "weights.py: _ROW_WORDS",
+        "weights.py: PAYLOAD_OFFSET", "weights.py: _BLOCK_ROWS", "weights.py: _GOLDEN", "weights.py: _MASK",
+        "weights.py: _ROW_WORDS",
     },
 }  # fmt: skip
 
