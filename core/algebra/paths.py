@@ -1,0 +1,232 @@
+"""In which order the factors of a term are multiplied and summed: the cheapest, by dynamic programming over subsets.
+
+A value between is over coordinates: axes, or positions of which fewer differ than of the axes behind them. So a product
+with an upsampled image is computed of the image before, and one with rows of a table of the table, where that is less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from luminal.core import limits, ops
+from luminal.core.algebra.cost import Price
+from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
+from luminal.core.sizes import typical
+
+EXACT = 10  # factors, at most, of which all orders are compared; of more, the cheapest step is taken again and again
+KEPT = 6  # forms of one product that are kept, over different coordinates
+
+
+@dataclass(frozen=True)
+class Path:
+    """A factor, or a step: the product of ``left`` and ``right``, or ``left`` alone, over the coordinates ``domain``,
+    summed over those that are not among ``coordinates``."""
+
+    factors: frozenset[int]
+    coordinates: tuple[Coordinate, ...]
+    cost: float
+    constant: bool
+    divides: bool = False
+    factor: Factor | None = None
+    left: Path | None = None
+    right: Path | None = None
+    domain: tuple[Coordinate, ...] = ()
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset(axis for c in self.coordinates for axis in c.axes)
+
+    @property
+    def steps(self) -> tuple[Path, ...]:
+        """Every step, operands first."""
+        before = (step for x in (self.left, self.right) if x is not None for step in x.steps)
+        return (*before, self) if self.factor is None else ()
+
+
+def size(coordinates: Iterable[Coordinate]) -> float:
+    """The number of elements over coordinates, at typical sizes."""
+    found = 1.0
+    for c in coordinates:
+        found *= typical(c.extent)
+    return found
+
+
+def cheapest(term: Term, itemsize: int, price: Price) -> Path:
+    """The cheapest way to compute ``term``. Of equally cheap ways, the first in the order of the factors."""
+    leaves = [
+        Path(frozenset([k]), f.coordinates, 0.0, f.node.op is ops.CONSTANT or _is_known(f), f.divides, f)
+        for k, f in enumerate(term.factors)
+    ]
+    search = _Search(term, itemsize, price)
+    return search.exact(leaves) if len(leaves) <= EXACT else search.greedy(leaves)
+
+
+def _is_known(factor: Factor) -> bool:
+    """Whether a factor depends on constants alone."""
+    node = factor.node
+    return node.op is ops.VIEW and node.inputs[0].op is ops.CONSTANT
+
+
+class _Search:
+    def __init__(self, term: Term, itemsize: int, price: Price) -> None:
+        self.term = term
+        self.itemsize = itemsize
+        self.price = price
+
+    def exact(self, leaves: Sequence[Path]) -> Path:
+        best: dict[frozenset[int], list[Path]] = {leaf.factors: self.with_sums([leaf]) for leaf in leaves}
+        numbers = range(len(leaves))
+        for count in range(2, len(leaves) + 1):
+            for chosen in itertools.combinations(numbers, count):
+                whole = frozenset(chosen)
+                found = (
+                    path
+                    for part in _halves(chosen)
+                    for x in best[part]
+                    for y in best[whole - part]
+                    for path in self.products(x, y)
+                )
+                best[whole] = self.with_sums(found)
+        return min(map(self.ended, self.finished(best[frozenset(numbers)])), key=lambda path: path.cost)
+
+    def ended(self, path: Path) -> Path:
+        """``path`` with the cost of gathering the result from it."""
+        return replace(path, cost=path.cost + self.gathers(path, ()))
+
+    def gathers(self, x: Path, domain: Sequence[Coordinate]) -> float:
+        """The cost of gathering ``x`` over ``domain``. A table that is made when compiling takes room beside what it is
+        made of: it costs as much as reading all of it."""
+        made = self.price.byte * self.itemsize * size(x.coordinates) if x.constant and x.factor is None else 0.0
+        return sum(self.price.moved(e, self.itemsize) + made for e in _gathered(x, domain))
+
+    def greedy(self, leaves: Sequence[Path]) -> Path:
+        """The cheapest product of two, or sum of one, again and again."""
+        parts = [self.finished(self.with_sums([leaf]))[0] for leaf in leaves]
+        while len(parts) > 1:
+            ways = [
+                (path.cost - x.cost - y.cost, k, j, path)
+                for (k, x), (j, y) in itertools.combinations(enumerate(parts), 2)
+                for path in self.finished(self.products(x, y))
+            ]
+            _, k, j, path = min(ways, key=lambda way: way[:3])
+            parts = [part for n, part in enumerate(parts) if n not in (k, j)] + [path]
+        return self.ended(parts[0])
+
+    def finished(self, paths: Iterable[Path]) -> list[Path]:
+        """Those in which nothing is left to be summed that can be."""
+        return [path for path in paths if not self.closed(path.factors, path.coordinates)]
+
+    def with_sums(self, paths: Iterable[Path]) -> list[Path]:
+        """``paths``, and each summed as far as it can be: the cheapest over each set of coordinates."""
+        best: dict[frozenset[Coordinate], Path] = {}
+        for path in paths:
+            for one in (path, *self.sums(path)):
+                key = frozenset(one.coordinates)
+                if key not in best or one.cost < best[key].cost:
+                    best[key] = one
+        ranked = sorted(best.values(), key=lambda path: path.cost)
+        done = self.finished(ranked)
+        return [*done[:1], *(path for path in ranked if path not in done[:1])][:KEPT]
+
+    def closed(self, factors: frozenset[int], coordinates: Iterable[Coordinate]) -> set[Axis]:
+        """The axes to be summed on which no other factor depends."""
+        others = (f for k, f in enumerate(self.term.factors) if k not in factors)
+        open_ = frozenset().union(*(f.axes for f in others))
+        return {v for c in coordinates for v in c.axes if v.summed and v not in open_}
+
+    def sums(self, x: Path) -> Iterator[Path]:
+        if x.divides:
+            return
+        closed = self.closed(x.factors, x.coordinates)
+        if closed:
+            domain, kept = _domain(x.coordinates, closed, flat=True)
+            yield self.step(x, None, domain, kept)
+
+    def products(self, x: Path, y: Path) -> Iterator[Path]:
+        if x.divides and y.divides:
+            return
+        x, y = (y, x) if x.divides else (x, y)
+        coordinates = tuple(dict.fromkeys((*x.coordinates, *y.coordinates)))
+        closed = self.closed(x.factors | y.factors, coordinates)
+        ways = [_domain(coordinates, closed, flat=True), _domain(coordinates, closed, flat=False)]
+        for domain, kept in ways[: 1 if ways[0] == ways[1] else 2]:
+            yield self.step(x, y, domain, kept)
+
+    def step(self, x: Path, y: Path | None, domain: list[Coordinate], kept: list[Coordinate]) -> Path:
+        operands = [x] if y is None else [x, y]
+        factors = frozenset().union(*(o.factors for o in operands))
+        tables = (c.position.table for o in operands for c in _looked_up(o, domain))  # type: ignore[union-attr]
+        constant = all(o.constant for o in operands) and all(table.op is ops.CONSTANT for table in tables)
+        cost = sum(o.cost for o in operands)
+        if constant:
+            cost = cost if size(domain) <= limits.PRODUCTS and size(kept) <= limits.TABLE else math.inf
+        else:
+            sizes = [size(o.coordinates) for o in operands]
+            cost += sum(self.gathers(o, domain) for o in operands)
+            if len(kept) == len(domain):
+                cost += self.price.map(size(domain), sizes, self.itemsize)
+            else:
+                shares = len(operands) == 2 and all(_has_own(o, other, kept) for o, other in (operands, operands[::-1]))
+                cost += self.price.sum(size(domain), size(kept), sizes, self.itemsize, shares)
+        return Path(factors, tuple(kept), cost, constant, left=x, right=y, domain=tuple(domain))
+
+
+def _has_own(x: Path, other: Path, kept: Iterable[Coordinate]) -> bool:
+    """Whether the result has an axis that ``x`` has, and ``other`` has not."""
+    return any(c.axes & x.axes and not c.axes & other.axes for c in kept)
+
+
+def _looked_up(x: Path, domain: Sequence[Coordinate]) -> list[Coordinate]:
+    """The coordinates whose positions tables hold, and that ``domain`` does not have."""
+    return [c for c in x.coordinates if isinstance(c.position, Lookup) and c not in domain]
+
+
+def _gathered(x: Path, domain: Sequence[Coordinate]) -> Iterator[float]:
+    """The elements that are gathered if ``x`` is read over ``domain``."""
+    looked = _looked_up(x, domain)
+    if looked:
+        axes = {axis for c in looked for axis in c.axes}
+        yield size((*(c for c in x.coordinates if c not in looked), *map(plain, axes)))
+
+
+def _domain(
+    coordinates: Sequence[Coordinate], closed: set[Axis], flat: bool
+) -> tuple[list[Coordinate], list[Coordinate]]:
+    """The coordinates over which a product is computed, and those of its sum over ``closed`` axes. Positions that
+    depend on closed axes are replaced by their axes to be summed, if that is to be ``flat``; others, if there are no
+    more elements then."""
+    domain: list[Coordinate] = []
+    kept: list[Coordinate] = []
+    for group in _connected(coordinates):
+        axes = sorted({axis for c in group for axis in c.axes}, key=str)
+        over = list(group)
+        if any(c.axis is None for c in group):
+            spread = [plain(axis) for axis in axes]
+            touched = not closed.isdisjoint(axes)
+            if (touched and flat) or (not touched and size(spread) <= size(group)):
+                over = spread
+        domain += over
+        compound = any(c.axis is None for c in over)
+        kept += [c for c in over if compound or c.axis not in closed]
+    return domain, kept
+
+
+def _connected(coordinates: Iterable[Coordinate]) -> list[list[Coordinate]]:
+    """Coordinates in groups that share no axes, in their order."""
+    groups: list[list[Coordinate]] = []
+    for c in coordinates:
+        touching = [group for group in groups if any(c.axes & other.axes for other in group)]
+        groups = [group for group in groups if group not in touching]
+        groups.append([*itertools.chain.from_iterable(touching), c])
+    return groups
+
+
+def _halves(chosen: Sequence[int]) -> Iterator[frozenset[int]]:
+    """Each way to part ``chosen`` in two, as the part that has the first."""
+    first, *others = chosen
+    for count in range(len(others)):
+        for more in itertools.combinations(others, count):
+            yield frozenset((first, *more))

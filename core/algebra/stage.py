@@ -1,0 +1,165 @@
+"""The stage: every region of a graph in the form that costs least, within the law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from luminal.core import ir, ops, traverse
+from luminal.core.algebra import law, terms, write
+from luminal.core.algebra.cost import Price, elements, of_spelled
+from luminal.core.algebra.paths import Path, cheapest
+from luminal.core.algebra.terms import Region
+from luminal.core.ir import Graph, Node, Origins
+from luminal.core.rewrite import readers as read_by
+from luminal.core.rewrite import remade, simplify
+from luminal.core.target import Target
+
+_READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE)  # what is read through, beside views and gathers
+_FREE = (ops.VIEW, ops.GATHER)
+WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A region in another form: what it was and is, in words, and cycles of one core for each."""
+
+    before: str
+    after: str
+    cost_before: float
+    cost_after: float
+    origins: tuple[ir.Origin, ...]
+
+
+def improved(graph: Graph, target: Target) -> tuple[Graph, tuple[Derivation, ...]]:
+    """``graph`` with regions in cheaper forms, and how each was derived; ``graph`` itself where there are none."""
+    found: list[Derivation] = []
+    origins: Origins = dict(graph.origins)
+
+    def inside(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        search = _Search(roots, target, origins)
+        results = remade(roots, origins, search.made, inside, search.became)
+        found.extend(search.found)
+        return results
+
+    roots = inside(graph.roots)
+    if not found:
+        return graph, ()
+    return simplify(graph.computing(roots, origins=origins)), tuple(found)
+
+
+class _Search:
+    """Regions of one body, from its results upwards."""
+
+    def __init__(self, roots: Sequence[Node], target: Target, origins: Origins) -> None:
+        self.target = target
+        self.origins = origins
+        self.readers = read_by(roots)
+        self.became: dict[Node, Node] = {}
+        self.found: list[Derivation] = []
+        self.pinned: dict[Node, bool] = {}
+        self.forms: dict[Node, tuple[Region, list[Path]]] = {}
+        taken: set[Node] = set()
+        for node in reversed(traverse.topological(roots)):
+            if node in taken or node.op not in (ops.MUL, ops.DIV, ops.SUM_REDUCE) or node.dtype.compute != node.dtype:
+                continue
+            region = self.read(node, ())
+            taken.update(region.spelled)
+            self.choose(node, region)
+
+    def read(self, root: Node, pinned: Sequence[Node]) -> Region:
+        def inside(node: Node) -> bool:
+            if node.op in _FREE:
+                return True
+            alone = len(self.readers.get(node, ())) <= 1
+            return node.op in _READ and node.dtype == root.dtype and alone and node not in pinned
+
+        return terms.read(root, inside)
+
+    def choose(self, root: Node, region: Region) -> None:
+        """Enters the form of ``region`` that costs least, if it is worth it."""
+        price = Price.of(self.target, root.dtype)
+        found = cheapest_form(region, price)
+        if found is None:
+            return
+        pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
+        if pinned:
+            # What cancels stays as it is, and so do its operands.
+            apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
+            region = self.read(root, apart)
+            if root in pinned or (found := cheapest_form(region, price)) is None:
+                return
+        paths, before, after = found
+        if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
+            return
+        origins = [origin for node in region.spelled for origin in self.origins.get(node, ())]
+        self.forms[root] = region, paths
+        self.found.append(Derivation(spelled(root, region), written(paths), before, after, ir.joined((), origins)))
+
+    def cancels(self, node: Node) -> bool:
+        if node not in self.pinned:
+            self.pinned[node] = law.cancels(node)
+        return self.pinned[node]
+
+    def made(self, node: Node, operands: Sequence[Node]) -> Node:
+        if node not in self.forms:
+            return traverse.rebuild(node, operands)
+        region, paths = self.forms[node]
+        origins = [origin for part in region.spelled for origin in self.origins.get(part, ())]
+        with ir.originating(self.origins, *ir.joined((), origins)):
+            return self.moved(write.written(region, paths))
+
+    def moved(self, node: Node) -> Node:
+        """A new node over what old ones have become."""
+        if node not in self.became:
+            self.became[node] = traverse.rebuild(node, [self.moved(x) for x in node.inputs])
+        return self.became[node]
+
+
+def cheapest_form(region: Region, price: Price) -> tuple[list[Path], float, float] | None:
+    """A path for each term of ``region``, and the cost as spelled and of the paths; None if that is no better."""
+    itemsize = region.root.dtype.itemsize
+    before = of_spelled(region.spelled, price)
+    paths = [cheapest(term, itemsize, price) for term in region.terms]
+    added = price.map(elements(region.root), [elements(region.root)], itemsize) * (len(paths) - 1)
+    after = sum(path.cost for path in paths) + added
+    return (paths, before, after) if after < WORTH * before else None
+
+
+def spelled(node: Node, region: Region) -> str:
+    """The form of a region as it stands in the graph, in words."""
+    if node not in region.spelled:
+        return name(node)
+    if node.op in _FREE:
+        return spelled(node.inputs[0], region)
+    parts = [spelled(x, region) for x in node.inputs]
+    if node.op is ops.SUM_REDUCE:
+        return f"sum{list(node.attr.axes)} {parts[0]}"
+    return f"({_SIGNS[node.op].join(parts)})"
+
+
+_SIGNS = {ops.MUL: " * ", ops.ADD: " + ", ops.DIV: " / "}
+
+
+def written(paths: Sequence[Path]) -> str:
+    """Paths in words."""
+    return " + ".join(map(_path, paths))
+
+
+def _path(path: Path) -> str:
+    if path.factor is not None:
+        return name(path.factor.node)
+    assert path.left is not None
+    sign = "" if path.right is None else " / " if path.right.divides else " * "
+    right = "" if path.right is None else _path(path.right)
+    over = [str(c) for c in path.domain if c not in path.coordinates]
+    product = f"({_path(path.left)}{sign}{right})"
+    if path.constant:
+        return f"constant{product}"
+    return f"sum[{', '.join(over)}] {product}" if over else product
+
+
+def name(node: Node) -> str:
+    """A factor in words."""
+    node = node.inputs[0] if node.op is ops.VIEW else node
+    return str(node.attr.name) if node.op is ops.INPUT else f"{node.op}{list(node.shape)}"

@@ -1,0 +1,368 @@
+"""Sums of products over named axes: what a region of a graph computes, however it is spelled.
+
+A term is ``y[o] = sum over axes r of f1[..] * f2[..] * .. * fn[..]``: each factor is a tensor that is read at positions
+which are functions of the axes. Products, quotients, sums, views and gathers are read through; every other node is a
+factor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.ops import Failure
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A position that ``table``, a tensor of int64, holds at ``index``, which is over the axes of a term."""
+
+    table: Node
+    index: tuple[Int, ...]
+    failure: Failure
+
+    def over(self, by: Mapping[Var, Int]) -> Lookup:
+        return replace(self, index=tuple(sym.substitute(e, by) for e in self.index))
+
+
+Position: TypeAlias = Int | Lookup
+
+
+def variables(position: Position) -> set[Var]:
+    """The axes on which a position depends."""
+    parts = position.index if isinstance(position, Lookup) else (position,)
+    return {v for e in parts for v in sym.variables(e) if isinstance(v, Axis)}
+
+
+@dataclass(frozen=True)
+class Axis(Var):
+    """An axis of a term; ``summed`` if the result does not have it."""
+
+    summed: bool = False
+
+
+def plain(axis: Axis) -> Coordinate:
+    """The axis itself, as a coordinate."""
+    return Coordinate(sym.expr(axis), axis.hi + 1)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A dimension of a tensor, of ``extent`` elements: the tensor is read at ``position``, where every ``valid`` is not
+    negative, and is zero elsewhere."""
+
+    position: Position
+    extent: Int
+    valid: tuple[Int, ...] = ()
+
+    @property
+    def axis(self) -> Axis | None:
+        """The axis that the coordinate is, if it is nothing else."""
+        found = None if isinstance(self.position, Lookup) or self.valid else sym.as_var(self.position)
+        return found if isinstance(found, Axis) else None
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """The axes on which it depends."""
+        found = variables(self.position).union(*(sym.variables(v) for v in self.valid))
+        return frozenset(v for v in found if isinstance(v, Axis))
+
+    def __str__(self) -> str:
+        if isinstance(self.position, Lookup):
+            return f"{self.position.table.op}[{', '.join(map(str, self.position.index))}]"
+        return str(self.position)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A tensor, and the coordinate of each of its dimensions. The product is divided by it if it ``divides``."""
+
+    node: Node
+    coordinates: tuple[Coordinate, ...]
+    divides: bool = False
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset(axis for c in self.coordinates for axis in c.axes)
+
+
+@dataclass(frozen=True)
+class Term:
+    """The product of ``factors``, summed over those of their axes that are ``summed``."""
+
+    factors: tuple[Factor, ...]
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset(axis for factor in self.factors for axis in factor.axes)
+
+
+@dataclass(frozen=True)
+class Region:
+    """``root`` as a sum of ``terms``. ``result`` is the position, over their axes, along each dimension of ``root``;
+    ``spelled`` are the nodes that compute it as the model spells it."""
+
+    root: Node
+    terms: tuple[Term, ...]
+    result: tuple[Int, ...]
+    spelled: tuple[Node, ...]
+
+
+class Unreadable(Exception):
+    """A node cannot be read through where it stands."""
+
+
+def read(root: Node, inside: Callable[[Node], bool]) -> Region:
+    """The sum that ``root`` computes. It is read through nodes that are ``inside``, as far as that is possible."""
+    reader = _Reader(inside)
+    result = tuple(reader.axis(extent, summed=False) for extent in root.shape)
+    products = reader.visit(root, result, (), is_root=True)
+    leaves = [leaf for product in products for leaf in product]
+    by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
+    terms = tuple(Term(tuple(leaf.over(by).factor() for leaf in product)) for product in products)
+    return Region(root, terms, tuple(sym.substitute(e, by) for e in result), tuple(reader.spelled))
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A node that is a factor, read at ``at``, and zero unless every ``valid`` is not negative."""
+
+    node: Node
+    at: tuple[Position, ...]
+    valid: tuple[Int, ...]
+    divides: bool = False
+
+    @property
+    def axes(self) -> set[Var]:
+        return {v for e in self.at for v in variables(e)}
+
+    def over(self, by: Mapping[Var, Int]) -> _Leaf:
+        at = tuple(e.over(by) if isinstance(e, Lookup) else sym.substitute(e, by) for e in self.at)
+        return replace(self, at=at, valid=tuple(sym.substitute(e, by) for e in self.valid))
+
+    def factor(self) -> Factor:
+        return _factor(self.node, self.at, self.valid, self.divides)
+
+
+_Product: TypeAlias = tuple[_Leaf, ...]
+
+
+class _Reader:
+    """Reads nodes as sums of products."""
+
+    def __init__(self, inside: Callable[[Node], bool]) -> None:
+        self.inside = inside
+        self.spelled: list[Node] = []
+        self.count = itertools.count()
+
+    def axis(self, extent: Int, summed: bool) -> Int:
+        if extent == 1:
+            return 0
+        name = f"{'r' if summed else 'o'}{next(self.count)}"
+        return sym.expr(Axis(name, 0, extent - 1, summed))
+
+    def visit(
+        self, node: Node, at: Sequence[Position], valid: tuple[Int, ...], is_root: bool = False
+    ) -> list[_Product]:
+        """``node`` at the position ``at``, masked by ``valid``."""
+        spelled = len(self.spelled)
+        try:
+            if not is_root and not self.inside(node):
+                raise Unreadable
+            self.spelled.append(node)
+            return self.through(node, at, valid)
+        except Unreadable:
+            del self.spelled[spelled:]
+            return [(_leaf(node, at, valid),)]
+
+    def through(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
+        """The same from the operands of ``node``."""
+        if node.op is ops.MUL:
+            a, b = (self.distributed(x, at, valid) for x in node.inputs)
+            return [(*left, *right) for left in a for right in b]
+        if node.op is ops.ADD:
+            return [product for x in node.inputs for product in self.visit(x, at, valid)]
+        if node.op is ops.DIV and node.dtype.is_float and not valid:  # zeros that a mask reads are no divisors
+            divisor = replace(_leaf(*_seen_through(node.inputs[1], at), ()), divides=True)
+            return [(*product, divisor) for product in self.visit(node.inputs[0], at, valid)]
+        if node.op is ops.SUM_REDUCE:
+            return self.sum(node, at, valid)
+        if node.op is ops.GATHER:
+            data, table = node.inputs
+            first = node.attr.axis
+            index = at[first : first + table.rank]
+            if not any(isinstance(e, Lookup) for e in index):
+                found = Lookup(table, tuple(index), node.attr.failure)  # type: ignore[arg-type]
+                return self.visit(data, [*at[:first], found, *at[first + table.rank :]], valid)
+        if node.op is ops.VIEW:
+            return self.view(node, at, valid)
+        raise Unreadable
+
+    def distributed(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
+        """``node`` as a factor of a product: a sum only if a product of its terms is no less accurate."""
+        spelled = len(self.spelled)
+        found = self.visit(node, at, valid)
+        if len(found) == 1 or _distributes(found, node.dtype):
+            return found
+        del self.spelled[spelled:]
+        return [(_leaf(node, at, valid),)]
+
+    def sum(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
+        (x,) = node.inputs
+        dropped, kept = set(node.attr.axes), iter(at)
+        inner = [self.axis(d, True) if k in dropped else next(kept) for k, d in enumerate(x.shape)]
+        own = {v for k in dropped for v in variables(inner[k])}
+        result: list[_Product] = []
+        for product in self.visit(x, inner, valid):
+            idle = own.difference(*(leaf.axes for leaf in product))  # every element along these is the same
+            counts = [_leaf(ir.cast(ir.dim(v.hi + 1), node.dtype), (), ()) for v in sorted(idle, key=str)]
+            result.append((*product, *counts))
+        return result
+
+    def view(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
+        moved = [_viewed(e, node, at) for e in node.attr.index]
+        mask: list[Int] = []
+        if any(node.attr.fill):
+            raise Unreadable
+        for condition in node.attr.valid:
+            position = _viewed(condition, node, at)
+            if isinstance(position, Lookup):
+                raise Unreadable
+            mask += [] if sym.always(position) else [position]
+        found = self.visit(node.inputs[0], moved, (*valid, *mask))
+        for product in found:
+            if not {v for leaf in product for v in leaf.valid}.issuperset(mask):
+                raise Unreadable  # it depends on axes that no factor has
+        return found
+
+
+def _leaf(node: Node, at: Sequence[Position], valid: Iterable[Int]) -> _Leaf:
+    used = {v for e in at for v in variables(e)}
+    found = _Leaf(node, tuple(at), tuple(v for v in valid if sym.variables(v) & used))
+    found.factor()  # Unreadable, if it is that
+    return found
+
+
+def _seen_through(node: Node, at: Sequence[Position]) -> tuple[Node, Sequence[Position]]:
+    while node.op is ops.VIEW and not node.attr.valid:
+        node, at = node.inputs[0], [_viewed(e, node, at) for e in node.attr.index]
+    return node, at
+
+
+def _distributes(products: Sequence[_Product], dtype: DType) -> bool:
+    """Whether a factor may be multiplied with each of ``products`` instead of with their sum.
+
+    Integers: always. Of floats, if one product is a sum, and the others are constants: then each is at most as large as
+    the sum of them all and of the sum's terms, whose roundings the spelled form has too. Otherwise two large terms
+    might cancel first, as in ``(x - m)*w``.
+    """
+    if not dtype.is_float:
+        return True
+    varying = [product for product in products if not all(leaf.node.op is ops.CONSTANT for leaf in product)]
+    sums = [product for product in varying if any(v.summed for leaf in product for v in leaf.axes)]  # type: ignore[attr-defined]
+    return len(varying) <= 1 and len(varying) == len(sums)
+
+
+def _viewed(index: Int, node: Node, at: Sequence[Position]) -> Position:
+    """``index``, over the axes of a view, with ``at`` put for them."""
+    own = ir.axes(node.shape)
+    used = sym.variables(index)
+    looked = [k for k, e in enumerate(own) if isinstance(at[k], Lookup) and sym.as_var(e) in used]
+    if looked and index != own[looked[0]]:
+        raise Unreadable  # a function of a position that a table holds
+    if looked:
+        return at[looked[0]]
+    by = {v: at[k] for k, e in enumerate(own) if (v := sym.as_var(e)) is not None and v in used}
+    return sym.substitute(index, by)  # type: ignore[arg-type]
+
+
+def _factor(node: Node, at: Sequence[Position], valid: Sequence[Int], divides: bool = False) -> Factor:
+    """``node`` read at ``at`` under ``valid``, with one dimension for each coordinate: those that are the same are one,
+    and there are none for fixed positions."""
+    coordinates: list[Coordinate] = []
+    index: list[Int] = []  # of the node, over `own`
+    own: list[Coordinate] = []
+    for extent, position in zip(node.shape, at, strict=True):
+        conditions = tuple(v for v in valid if _is_of(v, position))
+        coordinates.append(Coordinate(position, extent, conditions))
+    if any(v for v in valid if not any(v in c.valid for c in coordinates)):
+        if any(isinstance(c.position, Lookup) for c in coordinates):
+            raise Unreadable
+        return _over_axes(node, at, valid, divides)
+    for c in coordinates:
+        axes = sorted(c.axes, key=lambda v: v.name)
+        if not isinstance(c.position, Lookup) and not c.valid and _is_direct(c, axes):
+            for axis in axes:
+                if plain(axis) not in own:
+                    own.append(plain(axis))
+        elif c not in own:
+            own.append(c)
+    shape = tuple(c.extent for c in own)
+    over = ir.axes(shape)
+    by = {c.axis: over[k] for k, c in enumerate(own) if c.axis is not None}
+    for c in coordinates:
+        index.append(over[own.index(c)] if c in own else sym.substitute(c.position, by))  # type: ignore[arg-type]
+    return Factor(ir.view(node, shape, index), tuple(own), divides)
+
+
+def _is_of(condition: Int, position: Position) -> bool:
+    """Whether a condition is a bound of the position."""
+    if isinstance(position, Lookup | int):
+        return False
+    return isinstance(condition - position, int) or isinstance(condition + position, int)
+
+
+def _is_direct(c: Coordinate, axes: Sequence[Axis]) -> bool:
+    """Whether a position is best read over its axes: it has no fewer values than they have together, for certain."""
+    if len(axes) <= 1 and not isinstance(c.position, int):
+        return not axes or sym.coefficient(c.position, axes[0]) is not None  # type: ignore[arg-type]
+    return isinstance(c.position, int) or sym.always(c.extent - sym.product(v.hi + 1 for v in axes))
+
+
+def _over_axes(node: Node, at: Sequence[Position], masks: Sequence[Int], divides: bool) -> Factor:
+    axes = sorted({v for e in at for v in variables(e)}.union(*(_axes(v) for v in masks)), key=lambda v: v.name)
+    shape = tuple(v.hi + 1 for v in axes)
+    by: dict[Var, Int] = dict(zip(axes, ir.axes(shape), strict=True))
+    index = [sym.substitute(e, by) for e in at]  # type: ignore[arg-type]
+    valid = [sym.substitute(v, by) for v in masks]
+    found = ir.view(node, shape, index, valid, bytes(node.dtype.itemsize))
+    return Factor(found, tuple(plain(v) for v in axes), divides)
+
+
+def _axes(value: Int) -> set[Axis]:
+    return {v for v in sym.variables(value) if isinstance(v, Axis)}
+
+
+def _digits(positions: Iterable[Position]) -> dict[Var, Int]:
+    """Axes that positions divide by a number, as sums of two axes: a number of wholes, and a rest. What a reshape has
+    joined is so taken apart."""
+    by: dict[Var, Int] = {}
+    waiting = [e for position in positions for e in (position.index if isinstance(position, Lookup) else (position,))]
+    while True:
+        found = min(((a.name, den, a) for e in waiting for a, den in _divided(e)), default=None)
+        if found is None:
+            return by
+        name, den, axis = found
+        high = Axis(f"{name}a", 0, sym.floordiv(axis.hi + 1, den) - 1, axis.summed)
+        parts = {axis: sym.expr(high) * den + sym.expr(Axis(f"{name}b", 0, den - 1, axis.summed))}
+        by = {v: sym.substitute(e, parts) for v, e in by.items()} | parts
+        waiting = [sym.substitute(e, parts) for e in waiting]
+
+
+def _divided(value: Int) -> Iterator[tuple[Axis, int]]:
+    """The axes that ``value`` divides by a number of which their extents are multiples, with that number."""
+    for atom in sym.atoms(value):
+        if isinstance(atom, sym.FloorDiv | sym.Mod):
+            axis, den = sym.as_var(atom.num), atom.den
+            parts = isinstance(axis, Axis) and isinstance(den, int) and den > 1 and den != axis.hi + 1
+            if parts and sym.mod(axis.hi + 1, den) == 0:
+                yield axis, den
+        for inner in sym.operands(atom):
+            yield from _divided(inner)
