@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from luminal.core import config, ops, printer, renaming, sizes, traverse
 from luminal.core import symbolic as sym
+from luminal.core.algebra import stage as algebra
 from luminal.core.errors import ModelError, SpecError, UnsupportedError
 from luminal.core.ir import Graph, Origins, State
 from luminal.core.rewrite import simplify
@@ -23,7 +24,7 @@ from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.program.spec import check as check_program
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
-from luminal.core.target import Target
+from luminal.core.target import BOUNDED, Target
 from luminal.core.types import i8, i32, u8
 
 Watch = Callable[[str, Any], None]
@@ -37,6 +38,7 @@ PASSES = {
     "integer contractions": "contractions of 8-bit integers take the form that the target's instructions compute",
     "simplification": "nodes are replaced by simpler ones of the same value, and constants are folded",
     "known functions": "functions that the model spells out in simpler ones are computed as one",
+    "algebra": "sums of products are computed in the order that costs least",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
     "maxima of bits": "maxima of overlapping windows are taken of the bits of their floats",
@@ -96,6 +98,8 @@ def compile_graphs(
             graph = passed("integer contractions", integers.integral(graph))
         graph = passed("simplification", simplify(graph, rules))
         graph = passed("known functions", spelled_out.known(graph))
+        if target.algebra == BOUNDED:
+            graph = passed("algebra", algebra.improved(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))

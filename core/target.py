@@ -24,6 +24,8 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 
 _COMPILED = {"avx512_bf16": "avx512bf16"}  # unit features that compilers can use in any code, with the compilers' name
 
+EXACT, BOUNDED = ALGEBRA = ("exact", "bounded")  # choices of ``Target.algebra``
+
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
 
 
@@ -43,6 +45,8 @@ class Target:
     uses none of them runs without their features.
 
     ``precision`` is what contractions round operands of float32 to.
+    ``algebra`` says whether sums of products are computed as the model spells them (``exact``), or in the order that
+    costs least while the bound of the error does not grow (``bounded``).
     ``costs`` are what its cores, caches and threads take, by which schedules are chosen.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
@@ -62,6 +66,7 @@ class Target:
     grid: Grid | None = None
     units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
+    algebra: str = EXACT
     costs: Costs = field(default=COSTS, repr=False)
     decisions: Decisions = field(default=FORMULA, repr=False)
 

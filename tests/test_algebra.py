@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luminal.core import interp, ir, movement, ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.algebra import stage, terms, write
 from luminal.core.algebra.cost import Price
 from luminal.core.algebra.paths import cheapest
+from luminal.core.decompose.contraction import linear, matmul
 from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.rewrite import simplify
 from luminal.core.types import DType, f32, i64
+from tests.schedule_support import run_program
 
 AVX2 = targets.parse("avx2", None, 2)
 READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.VIEW, ops.GATHER)
@@ -166,7 +172,7 @@ def test_floats_stay_within_the_bound(data: Any) -> None:
     maker = Maker(data.draw, f32)
     root = maker.region()
     graph = Graph("g", tuple(n for n in traverse.topological([root]) if n.op is ops.INPUT), (("y", root),))
-    found, _ = stage.improved(graph, AVX2)
+    found = stage.improved(graph, AVX2)
     (exact,) = interp.run(graph, maker.inputs, mode="float64").outputs
     magnitude = np.abs(magnitudes(root, maker.inputs))
     (result,) = interp.run(found, maker.inputs).outputs
@@ -177,7 +183,181 @@ def test_floats_stay_within_the_bound(data: Any) -> None:
 
 def magnitudes(root: Node, inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """``root`` of the absolute values of all inputs and constants, in float64."""
-    by = {n: ir.constant(np.asarray(np.abs(n.attr.array))) for n in traverse.topological([root]) if n.op is ops.CONSTANT}
+    by = {
+        n: ir.constant(np.asarray(np.abs(n.attr.array))) for n in traverse.topological([root]) if n.op is ops.CONSTANT
+    }
     (node,) = traverse.substitute([root], {n: c for n, c in by.items() if n.dtype.is_float})
     absolute = {k: np.abs(x) if x.dtype.kind == "f" else x for k, x in inputs.items()}
     return interp.run([node], absolute, mode="float64").outputs[0]
+
+
+# ---- forms that are found ------------------------------------------------------------------------------------------
+
+
+def x_(name: str, *shape: Any) -> Node:
+    return ir.input_(name, shape, f32)
+
+
+def weight(*shape: int, seed: int = 0) -> Node:
+    return ir.constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def mean(x: Node, axis: int) -> Node:
+    total = ir.reduce(ops.SUM_REDUCE, x, [axis])
+    return total / float(x.shape[axis])
+
+
+def pooled(x: Node) -> Node:
+    """The mean of windows of 2 x 2."""
+    found = movement.windows(movement.windows(x, 2, 2, 2), 3, 2, 2)
+    return ir.reduce(ops.SUM_REDUCE, found, [4, 5]) * 0.25
+
+
+def pointwise(x: Node, w: Node) -> Node:
+    """A convolution by 1 x 1: channels last in the product, as the front ends have them."""
+    moved = movement.permute(x, [0, 2, 3, 1])
+    return movement.permute(linear(moved, w), [0, 3, 1, 2])
+
+
+def doubled(x: Node) -> Node:
+    """The nearest element, for an image of twice the size."""
+    n, c, h, w = x.shape
+    shape = (n, c, h * 2, w * 2)
+    i = ir.axes(shape)
+    return ir.view(x, shape, [i[0], i[1], sym.floordiv(i[2], 2), sym.floordiv(i[3], 2)])
+
+
+def attention() -> Node:
+    q, k, v = (x_(name, 2, 64, 16) for name in "qkv")
+    return matmul(matmul(q, movement.transpose(k, 1, 2)), v)
+
+
+# Each with how many multiplications a run makes: as spelled, and at most in the form that is found.
+FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
+    "linear attention": (attention, 2 * 2 * 64 * 64 * 16, 2 * 2 * 64 * 16 * 16),
+    "chain": (lambda: matmul(matmul(x_("x", 64, 8), x_("y", 8, 64)), x_("z", 64, 1)), 64 * 64 * 9, 64 * 8 * 2),
+    "constants": (lambda: linear(linear(x_("x", 32, 16), weight(64, 16)), weight(16, 64)), 32 * 64 * 32, 32 * 16 * 16),
+    "two linear layers": (
+        lambda: linear(linear(x_("x", 32, 16), weight(64, 16), weight(64)), weight(16, 64), weight(16)),
+        32 * 64 * 32, 32 * 16 * 16,
+    ),
+    "mean of a linear layer": (
+        lambda: mean(linear(x_("x", 2, 50, 64), weight(32, 64), weight(32)), 1), 2 * 50 * 64 * 32, 2 * 64 * 32 + 64,
+    ),
+    "pooling after channels": (
+        lambda: pooled(pointwise(x_("x", 1, 16, 8, 8), weight(8, 16))), 64 * 16 * 8 + 128, 16 * 16 * 8,
+    ),
+    "channels after doubling": (
+        lambda: pointwise(doubled(x_("x", 1, 16, 8, 8)), weight(8, 16)), 256 * 16 * 8, 64 * 16 * 8,
+    ),
+    "rows of a table": (
+        lambda: linear(ir.gather(weight(10, 32), ir.input_("rows", (50,), i64), 0), weight(16, 32)), 50 * 16 * 32, 0,
+    ),
+    "diagonal between": (
+        lambda: matmul(x_("x", 32, 64) * weight(64), weight(64, 48, seed=1)), 32 * 64 * 49, 32 * 64 * 49,
+    ),
+}  # fmt: skip
+
+
+def multiplications(root: Node) -> int:
+    return sum(int(n.size) for n in traverse.topological([root]) if n.op is ops.MUL)
+
+
+def as_graph(root: Node) -> Graph:
+    return Graph("g", tuple(n for n in traverse.topological([root]) if n.op is ops.INPUT), (("y", root),))
+
+
+def drawn(graph: Graph, scale: float = 1.0, shift: float = 0.0) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        n.attr.name: rng.integers(0, 10, n.shape)
+        if n.dtype.is_integer
+        else (rng.standard_normal(n.shape) * scale + shift).astype(np.float32)
+        for n in graph.inputs
+    }
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_that_is_found(name: str) -> None:
+    made, before, after = FORMS[name]
+    graph = simplify(as_graph(made()))
+    found = stage.improved(graph, AVX2)
+    assert multiplications(graph.results[0]) >= before
+    assert multiplications(found.results[0]) <= after
+    inputs = drawn(graph)
+    (wanted,) = interp.run(graph, inputs, mode="float64").outputs
+    (result,) = interp.run(found, inputs).outputs
+    assert np.abs(result - wanted).max() < 1e-6 * np.abs(wanted).max()
+    assert (found is graph) == (not found.approximations) == (before == after)
+
+
+def test_whole_path(tmp_path: Any) -> None:
+    """A compiled library computes the form that was found, and its manifest says so."""
+    graph = as_graph(attention())
+    program = compile_graph(graph, replace(AVX2, algebra=targets.BOUNDED))
+    (noted,) = program.metadata["approximations"]
+    assert noted["option"] == "algebra" and "(q * sum[" in noted["what"]
+    inputs = drawn(graph)
+    (wanted,) = interp.run(graph, inputs, mode="float64").outputs
+    (found,) = run_program(program, inputs).values()
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+    assert not compile_graph(graph, AVX2).metadata["approximations"]
+
+
+# ---- the law -------------------------------------------------------------------------------------------------------
+
+
+def laplacian(n: int) -> np.ndarray[Any, Any]:
+    return (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1) - np.eye(n, k=n - 1) - np.eye(n, k=1 - n)).astype("f")
+
+
+CANCELLING = {
+    "centring": np.eye(32, dtype=np.float32) - np.float32(1 / 32),
+    "laplacian": laplacian(32),
+    "differences": (np.eye(31, 32) - np.eye(31, 32, k=1)).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_what_cancels_is_summed_as_spelled(name: str) -> None:
+    """With a large mean, every digit would be lost: it goes at first in the form as spelled."""
+    cancelling = ir.constant(CANCELLING[name])
+    x, v = x_("x", 32, 32), x_("v", 32, 1)
+    graph = as_graph(matmul(matmul(cancelling, x), v))
+    found = stage.improved(graph, AVX2)
+    inputs = drawn(graph, scale=1e-2, shift=1e4)
+    (exact,) = interp.run(graph, inputs, mode="float64").outputs
+    spelled, derived = (np.abs(interp.run(g, inputs).outputs[0] - exact).max() for g in (graph, found))
+    assert derived <= 2 * spelled
+    other = as_graph(matmul(matmul(weight(*CANCELLING[name].shape), x), v))
+    assert stage.improved(other, AVX2) is not other  # the shapes alone would ask for another order
+
+
+def test_differences_are_not_multiplied_out() -> None:
+    """``(x - m) w`` is not ``x w - m w``."""
+    x = x_("x", 64, 32)
+    centred = x - movement.along(mean(x, 1), 0, x.shape)
+    graph = as_graph(matmul(matmul(centred, weight(32, 64)), weight(64, 4, seed=1)))
+    found = stage.improved(graph, AVX2)
+    sums = [n for n in traverse.topological(found.roots) if n.op is ops.ADD]
+    assert len(sums) == 1 and any(x in n.inputs for n in sums)
+
+
+def test_no_value_between_overflows() -> None:
+    """``(x v) w`` is finite for small x, ``v w`` is not; with smaller numbers, v and w become one constant."""
+
+    def of(size: float) -> Graph:
+        v, w = (ir.constant(np.full((16, 16), size, np.float32)) for _ in range(2))
+        return as_graph(matmul(matmul(x_("x", 64, 16), v), w))
+
+    for size in (1e25, 1e-30):
+        graph = of(size)
+        assert stage.improved(graph, AVX2) is graph
+    assert stage.improved(of(1e3), AVX2).approximations
+
+
+def test_two_readers_share_what_they_read() -> None:
+    """What has another reader is computed anyway."""
+    h = matmul(x_("x", 64, 64), x_("w", 64, 64))
+    graph = Graph("g", (x_("x", 64, 64), x_("w", 64, 64), x_("v", 64, 1)), (("h", h), ("y", matmul(h, x_("v", 64, 1)))))
+    assert stage.improved(graph, AVX2) is graph

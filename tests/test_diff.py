@@ -22,6 +22,7 @@ from luminal.comparison.references import Interpreter, OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.algebra import stage as algebra
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import indexing
 from luminal.core.decompose.error_function import erf
@@ -144,6 +145,7 @@ PASSES: dict[str, tuple[Any, str]] = {
     "integer contractions": (integers, "integral"),
     "simplification": (pipeline, "simplify"),
     "known functions": (spelled_out, "known"),
+    "algebra": (algebra, "improved"),
     "rounding of operands": (rounding_of_operands, "rounded"),
     "fewer digits": (digits, "eased"),
     "maxima of bits": (bit_maxima, "of_bits"),
@@ -166,7 +168,7 @@ def test_mistake_in_a_pass(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     graph = luminal.read(classifier(), dims=DIMS)
     inputs = drawing.draw(graph, {"batch": 3})
-    target = targets.parse("avx512-vnni", "bf16")
+    target = replace(targets.parse("avx512-vnni", "bf16"), algebra=targets.BOUNDED)
     monkeypatch.setattr(module, function, wrong)
     monkeypatch.setattr(locate, "_compiled", _interpreted)
     finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], target, None, tmp_path)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from luminal.core.ir import Node, axes
 from luminal.core.types import DType
 
 # What inputs are taken to be at most, and at least where they are not zero, as a share of the exponents of their type:
-# float32 from 1e-18 to 1e18.
-_SHARE = 0.47
+# float32 from 1e-16 to 1e16, so that a sum of a million products of two is finite.
+_SHARE = 0.42
 
 # The sum along an axis of numbers that are independent is about the root of the sum of their squares. Where it is less
 # than this share of that, they cancel by design.
@@ -55,8 +56,17 @@ def _cancels(factor: Node, summed: set[sym.Var]) -> bool:
     return float(np.square(total).sum()) < _CANCELLING**2 * float(squares.sum())
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """How large a value may be: factors of ``data``, times constants of decimal exponents from ``low`` to ``high``."""
+
+    data: int
+    low: float
+    high: float
+
+
 class Ranges:
-    """The decimal exponents between which values of a region of floats lie, where they are not zero."""
+    """How large the values of a region of floats may be, where they are not zero."""
 
     def __init__(self, dtype: DType) -> None:
         info = np.finfo(dtype.numpy)
@@ -64,47 +74,57 @@ class Ranges:
         self.least = math.log10(float(info.tiny))
 
     def allow(self, paths: Sequence[Path], spelled: Collection[Node]) -> bool:
-        """Whether no step of ``paths`` may be infinite, or vanish, unless one of the ``spelled`` nodes may."""
-        known: dict[Node, tuple[float, float]] = {}
+        """Whether no step of ``paths`` may be infinite, or vanish, unless one of the ``spelled`` nodes may that is made
+        of data too."""
+        known: dict[Node, _Extent] = {}
         before = [self.of_node(node, spelled, known) for node in spelled]
-        least = min([self.least, *(low for low, _ in before)])
-        most = max([self.most, *(high for _, high in before)])
         steps = [self.of_path(step) for path in paths for step in path.steps]
-        return all(low >= least and high <= most for low, high in steps)
+        return all(self.holds(step) or any(_as_far(step, other) for other in before) for step in steps)
 
-    def leaf(self, node: Node) -> tuple[float, float]:
+    def holds(self, extent: _Extent) -> bool:
+        """Whether the type holds a value."""
+        reach = extent.data * _SHARE
+        return extent.high + reach * self.most <= self.most and extent.low + reach * self.least >= self.least
+
+    def leaf(self, node: Node) -> _Extent:
         source = node.inputs[0] if node.op is ops.VIEW else node
         if source.op is not ops.CONSTANT:
-            return self.least * _SHARE, self.most * _SHARE
+            return _Extent(1, 0.0, 0.0)
         largest = float(np.abs(np.asarray(source.attr.array, np.float64)).max(initial=0.0))
         exponent = math.log10(largest) if 0 < largest < math.inf else 0.0
-        return exponent, exponent
+        return _Extent(0, exponent, exponent)
 
-    def of_node(
-        self, node: Node, inside: Collection[Node], known: dict[Node, tuple[float, float]]
-    ) -> tuple[float, float]:
-        if node in known:
-            return known[node]
-        parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in node.inputs]
-        if node not in inside:
-            found = self.leaf(node)
-        elif node.op is ops.ADD:
-            found = min(low for low, _ in parts), max(high for _, high in parts) + math.log10(2)
-        elif node.op is ops.SUM_REDUCE:
-            found = parts[0][0], parts[0][1] + math.log10(max(1.0, elements(node.inputs[0]) / max(1.0, elements(node))))
-        else:
-            found = self.combined(parts if node.op in (ops.MUL, ops.DIV) else parts[:1], node.op is ops.DIV)
-        known[node] = found
-        return found
+    def of_node(self, node: Node, inside: Collection[Node], known: dict[Node, _Extent]) -> _Extent:
+        if node not in known:
+            parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in node.inputs]
+            if node.op is ops.ADD:
+                known[node] = _Extent(max(p.data for p in parts), min(p.low for p in parts), max(p.high for p in parts))
+            else:
+                operands = parts if node.op in (ops.MUL, ops.DIV) else parts[:1]
+                terms = elements(node.inputs[0]) / max(1.0, elements(node)) if node.op is ops.SUM_REDUCE else 1.0
+                known[node] = _combined(operands, node.op is ops.DIV, terms)
+        return known[node]
 
-    def of_path(self, path: Path) -> tuple[float, float]:
+    def of_path(self, path: Path) -> _Extent:
         if path.factor is not None:
             return self.leaf(path.factor.node)
         assert path.left is not None
         parts = [self.of_path(x) for x in (path.left, path.right) if x is not None]
-        low, high = self.combined(parts, path.right is not None and path.right.divides)
-        return low, high + math.log10(max(1.0, size(path.domain) / max(1.0, size(path.coordinates))))
+        divides = path.right is not None and path.right.divides
+        return _combined(parts, divides, size(path.domain) / max(1.0, size(path.coordinates)))
 
-    def combined(self, parts: Sequence[tuple[float, float]], divides: bool) -> tuple[float, float]:
-        signed = [(-high, -low) if divides and k else (low, high) for k, (low, high) in enumerate(parts)]
-        return sum(low for low, _ in signed), sum(high for _, high in signed)
+
+def _combined(parts: Sequence[_Extent], divides: bool, terms: float) -> _Extent:
+    """The sum of so many ``terms``, each a product, or a quotient, of ``parts``."""
+    data = sum(p.data for p in parts)
+    signed = [(-p.high, -p.low) if divides and k else (p.low, p.high) for k, p in enumerate(parts)]
+    low, high = (sum(ends) for ends in zip(*signed, strict=True))
+    return _Extent(data, low, high + math.log10(max(1.0, terms)))
+
+
+def _as_far(step: _Extent, other: _Extent) -> bool:
+    """Whether ``other``, of as much data, may be as large and as small."""
+    return 0 < step.data <= other.data and step.high <= other.high + _SLACK and step.low >= other.low - _SLACK
+
+
+_SLACK = 1.0  # a decimal digit: sums in another order have other lengths

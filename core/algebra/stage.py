@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from luminal.core import ir, ops, traverse
 from luminal.core.algebra import law, terms, write
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.paths import Path, cheapest
 from luminal.core.algebra.terms import Region
-from luminal.core.ir import Graph, Node, Origins
+from luminal.core.ir import Approximation, Graph, Node, Origins
 from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
@@ -20,20 +19,10 @@ _FREE = (ops.VIEW, ops.GATHER)
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
 
-@dataclass(frozen=True)
-class Derivation:
-    """A region in another form: what it was and is, in words, and cycles of one core for each."""
-
-    before: str
-    after: str
-    cost_before: float
-    cost_after: float
-    origins: tuple[ir.Origin, ...]
-
-
-def improved(graph: Graph, target: Target) -> tuple[Graph, tuple[Derivation, ...]]:
-    """``graph`` with regions in cheaper forms, and how each was derived; ``graph`` itself where there are none."""
-    found: list[Derivation] = []
+def improved(graph: Graph, target: Target) -> Graph:
+    """``graph`` with regions in cheaper forms, each noted in ``approximations``; ``graph`` itself where there are
+    none."""
+    found: list[Approximation] = []
     origins: Origins = dict(graph.origins)
 
     def inside(roots: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -44,8 +33,8 @@ def improved(graph: Graph, target: Target) -> tuple[Graph, tuple[Derivation, ...
 
     roots = inside(graph.roots)
     if not found:
-        return graph, ()
-    return simplify(graph.computing(roots, origins=origins)), tuple(found)
+        return graph
+    return simplify(graph.computing(roots, origins=origins, approximations=(*graph.approximations, *found)))
 
 
 class _Search:
@@ -56,7 +45,7 @@ class _Search:
         self.origins = origins
         self.readers = read_by(roots)
         self.became: dict[Node, Node] = {}
-        self.found: list[Derivation] = []
+        self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
         self.forms: dict[Node, tuple[Region, list[Path]]] = {}
         taken: set[Node] = set()
@@ -94,7 +83,8 @@ class _Search:
             return
         origins = [origin for node in region.spelled for origin in self.origins.get(node, ())]
         self.forms[root] = region, paths
-        self.found.append(Derivation(spelled(root, region), written(paths), before, after, ir.joined((), origins)))
+        words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
+        self.found.append(Approximation("algebra", words, ir.joined((), origins)))
 
     def cancels(self, node: Node) -> bool:
         if node not in self.pinned:
