@@ -26,7 +26,7 @@ from luminal.core.types import DType, f32, i64
 from tests.schedule_support import run_program
 
 AVX2 = targets.parse("avx2", None, 2)
-READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.VIEW, ops.GATHER)
+READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.VIEW, ops.GATHER, ops.SELECT)
 
 
 # ---- random regions ------------------------------------------------------------------------------------------------
@@ -94,7 +94,9 @@ class Maker:
         k = self.draw(st.integers(0, len(x.names) - 1))
         extent = self.sizes[x.names[k]]
         names = list(x.names)
-        match self.draw(st.sampled_from(["sum", "sum", "sum", "window", "pad", "gather", "flip", "join", "split"])):
+        match self.draw(
+            st.sampled_from(["sum", "sum", "sum", "window", "pad", "gather", "flip", "join", "split", "concat"])
+        ):
             case "sum":
                 return Named(ir.reduce(ops.SUM_REDUCE, x.node, [k]), tuple(names[:k] + names[k + 1 :]))
             case "window":
@@ -112,6 +114,10 @@ class Maker:
                 count = self.draw(st.integers(1, 5))
                 names[k] = self.name(count)
                 return Named(ir.gather(x.node, self.table(count, extent), k), tuple(names))
+            case "concat":
+                more = self.tensor(tuple(self.sizes[n] for n in names))
+                names[k] = self.name(2 * extent)
+                return Named(movement.concatenate([x.node, more], k), tuple(names))
             case "flip":
                 names[k] = self.name(extent)
                 return Named(movement.flip(x.node, [k]), tuple(names))
@@ -249,6 +255,10 @@ FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
     ),
     "channels after doubling": (
         lambda: pointwise(doubled(x_("x", 1, 16, 8, 8)), weight(8, 16)), 256 * 16 * 8, 64 * 16 * 8,
+    ),
+    "concatenation": (
+        lambda: pointwise(movement.concatenate([doubled(x_(name, 1, 4, 8, 8)) for name in "xy"], 1), weight(8, 8)),
+        256 * 8 * 8, 2 * 64 * 4 * 8,
     ),
     "rows of a table": (
         lambda: linear(ir.gather(weight(10, 32), ir.input_("rows", (50,), i64), 0), weight(16, 32)), 50 * 16 * 32, 0,

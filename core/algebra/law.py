@@ -96,13 +96,14 @@ class Ranges:
 
     def of_node(self, node: Node, inside: Collection[Node], known: dict[Node, _Extent]) -> _Extent:
         if node not in known:
-            parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in node.inputs]
-            if node.op is ops.ADD:
+            operands = node.inputs[node.op is ops.SELECT :]
+            parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in operands]
+            if node.op in (ops.ADD, ops.SELECT):
                 known[node] = _Extent(max(p.data for p in parts), min(p.low for p in parts), max(p.high for p in parts))
             else:
-                operands = parts if node.op in (ops.MUL, ops.DIV) else parts[:1]
+                factors = parts if node.op in (ops.MUL, ops.DIV) else parts[:1]
                 terms = elements(node.inputs[0]) / max(1.0, elements(node)) if node.op is ops.SUM_REDUCE else 1.0
-                known[node] = _combined(operands, node.op is ops.DIV, terms)
+                known[node] = _combined(factors, node.op is ops.DIV, terms)
         return known[node]
 
     def of_path(self, path: Path) -> _Extent:

@@ -14,7 +14,7 @@ from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
 
-_READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE)  # what is read through, beside views and gathers
+_READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)  # what is read through, beside views and gathers
 _FREE = (ops.VIEW, ops.GATHER)
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
@@ -122,13 +122,13 @@ def spelled(node: Node, region: Region) -> str:
         return name(node)
     if node.op in _FREE:
         return spelled(node.inputs[0], region)
-    parts = [spelled(x, region) for x in node.inputs]
+    parts = [spelled(x, region) for x in node.inputs[node.op is ops.SELECT :]]
     if node.op is ops.SUM_REDUCE:
         return f"sum{list(node.attr.axes)} {parts[0]}"
     return f"({_SIGNS[node.op].join(parts)})"
 
 
-_SIGNS = {ops.MUL: " * ", ops.ADD: " + ", ops.DIV: " / "}
+_SIGNS = {ops.SELECT: " | ", ops.MUL: " * ", ops.ADD: " + ", ops.DIV: " / "}
 
 
 def written(paths: Sequence[Path]) -> str:

@@ -124,6 +124,7 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     reader = _Reader(inside)
     result = tuple(reader.axis(extent, summed=False) for extent in root.shape)
     products = reader.visit(root, result, (), is_root=True)
+    products = [restricted for product in products if (restricted := _restricted(product)) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
     terms = tuple(Term(tuple(leaf.over(by).factor() for leaf in product)) for product in products)
@@ -152,6 +153,7 @@ class _Leaf:
 
 
 _Product: TypeAlias = tuple[_Leaf, ...]
+_Read: TypeAlias = Callable[[Node, Sequence[Position], tuple[Int, ...]], list[_Product]]
 
 
 class _Reader:
@@ -203,13 +205,17 @@ class _Reader:
                 return self.visit(data, [*at[:first], found, *at[first + table.rank :]], valid)
         if node.op is ops.VIEW:
             return self.view(node, at, valid)
+        if node.op is ops.SELECT:
+            holds = _condition(node.inputs[0], at)
+            cases = zip(node.inputs[1:], (holds, -1 - holds), strict=True)
+            return [product for x, case in cases for product in self.masked(x, at, valid, [case], self.distributed)]
         raise Unreadable
 
     def distributed(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
         """``node`` as a factor of a product: a sum only if a product of its terms is no less accurate."""
         spelled = len(self.spelled)
         found = self.visit(node, at, valid)
-        if len(found) == 1 or _distributes(found, node.dtype):
+        if len(found) == 1 or _is_select(node) or _distributes(found, node.dtype):
             return found
         del self.spelled[spelled:]
         return [(_leaf(node, at, valid),)]
@@ -235,12 +241,67 @@ class _Reader:
             position = _viewed(condition, node, at)
             if isinstance(position, Lookup):
                 raise Unreadable
-            mask += [] if sym.always(position) else [position]
-        found = self.visit(node.inputs[0], moved, (*valid, *mask))
+            mask.append(position)
+        return self.masked(node.inputs[0], moved, valid, mask, self.visit)
+
+    def masked(
+        self, node: Node, at: Sequence[Position], valid: tuple[Int, ...], more: Sequence[Int], read: _Read
+    ) -> list[_Product]:
+        """``node`` at ``at``, masked by ``valid`` and by ``more``."""
+        mask = [v for v in more if not sym.always(v)]
+        found = read(node, at, (*valid, *mask))
         for product in found:
             if not {v for leaf in product for v in leaf.valid}.issuperset(mask):
                 raise Unreadable  # it depends on axes that no factor has
         return found
+
+
+def _is_select(node: Node) -> bool:
+    """Whether ``node`` is a select, whose cases are zero where the others are not: they cannot cancel."""
+    while node.op is ops.VIEW:
+        node = node.inputs[0]
+    return node.op is ops.SELECT
+
+
+def _condition(node: Node, at: Sequence[Position]) -> Int:
+    """What is not negative where ``node``, a comparison of positions, holds, and negative where it does not."""
+    node, at = _seen_through(node, at)
+    if node.op is not ops.LESS_THAN:
+        raise Unreadable
+    left, right = (_number(x, at) for x in node.inputs)
+    return right - left - 1
+
+
+def _number(node: Node, at: Sequence[Position]) -> Int:
+    """The integer that ``node`` is at ``at``."""
+    node, at = _seen_through(node, at)
+    if node.op is ops.IOTA and not isinstance(at[0], Lookup):
+        return at[0]
+    if node.op is ops.DIM:
+        value: Int = node.attr.value
+        return value
+    if node.op is ops.CONSTANT and node.dtype.is_integer and not node.shape:
+        return int(node.attr.array)
+    raise Unreadable
+
+
+def _restricted(product: _Product) -> _Product | None:
+    """``product`` with each summed axis as long as masks on it alone leave it; None if they leave nothing."""
+    for axis in sorted({v for leaf in product for v in leaf.axes if v.summed}, key=str):  # type: ignore[attr-defined]
+        masks = {v for leaf in product for v in leaf.valid if sym.variables(v) == {axis}}
+        low, high = 0, axis.hi
+        for mask in masks:
+            slope, rest = sym.coefficient(mask, axis) or (0, 0)
+            if isinstance(rest, int) and isinstance(high, int) and slope in (1, -1):
+                low, high = (max(low, -rest), high) if slope == 1 else (low, min(high, rest))
+        if (low, high) == (0, axis.hi):
+            continue
+        if low > high:
+            return None
+        by = {axis: low if low == high else sym.expr(Axis(axis.name, 0, high - low, summed=True)) + low}
+        product = tuple(leaf.over(by) for leaf in product)
+        product = tuple(replace(x, valid=tuple(v for v in x.valid if not sym.always(v))) for x in product)
+    return product
 
 
 def _leaf(node: Node, at: Sequence[Position], valid: Iterable[Int]) -> _Leaf:
