@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.algebra import stage, terms, write
 from luminal.core.algebra.cost import Price
-from luminal.core.algebra.paths import cheapest
+from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.decompose.contraction import linear, matmul
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
@@ -154,7 +154,8 @@ class Maker:
 def forms(root: Node, price: Price) -> Node:
     """``root`` in the form that is cheapest at ``price``, worth it or not, within the law or not."""
     region = terms.read(root, lambda node: node.op in READ)
-    return write.written(region, [cheapest(term, root.dtype.itemsize, price) for term in region.terms])
+    found = cheapest_sum(region.terms, 1.0, root.dtype.itemsize, price)
+    return write.written(region, found.paths)
 
 
 PRICES = st.builds(Price, *[st.floats(1e-3, 1.0)] * 3)
@@ -259,6 +260,20 @@ FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
     "concatenation": (
         lambda: pointwise(movement.concatenate([doubled(x_(name, 1, 4, 8, 8)) for name in "xy"], 1), weight(8, 8)),
         256 * 8 * 8, 2 * 64 * 4 * 8,
+    ),
+    "two linear layers of one input": (
+        lambda: linear(x_("x", 32, 64), weight(48, 64), weight(48)) + linear(x_("x", 32, 64), weight(48, 64, seed=1)),
+        2 * 32 * 64 * 48, 32 * 64 * 48,
+    ),
+    "low-rank update": (
+        lambda: linear(x_("x", 32, 64), weight(64, 64))
+        + linear(linear(x_("x", 32, 64), weight(4, 64)), weight(64, 4)) * 0.5,
+        32 * 64 * 72 + 32 * 64, 32 * 64 * 64,
+    ),
+    "low-rank update of weights that are not known": (
+        lambda: linear(x_("x", 8, 64), x_("w", 64, 64))
+        + linear(linear(x_("x", 8, 64), x_("a", 4, 64)), x_("b", 64, 4)),
+        8 * 64 * 72, 8 * 64 * 72,
     ),
     "rows of a table": (
         lambda: linear(ir.gather(weight(10, 32), ir.input_("rows", (50,), i64), 0), weight(16, 32)), 50 * 16 * 32, 0,

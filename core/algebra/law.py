@@ -78,7 +78,7 @@ class Ranges:
         of data too."""
         known: dict[Node, _Extent] = {}
         before = [self.of_node(node, spelled, known) for node in spelled]
-        steps = [self.of_path(step) for path in paths for step in path.steps]
+        steps = [self.of_path(step) for path in paths for step in (path, *path.steps)]
         return all(self.holds(step) or any(_as_far(step, other) for other in before) for step in steps)
 
     def holds(self, extent: _Extent) -> bool:
@@ -99,7 +99,7 @@ class Ranges:
             operands = node.inputs[node.op is ops.SELECT :]
             parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in operands]
             if node.op in (ops.ADD, ops.SELECT):
-                known[node] = _Extent(max(p.data for p in parts), min(p.low for p in parts), max(p.high for p in parts))
+                known[node] = _sum(parts)
             else:
                 factors = parts if node.op in (ops.MUL, ops.DIV) else parts[:1]
                 terms = elements(node.inputs[0]) / max(1.0, elements(node)) if node.op is ops.SUM_REDUCE else 1.0
@@ -107,12 +107,18 @@ class Ranges:
         return known[node]
 
     def of_path(self, path: Path) -> _Extent:
-        if path.factor is not None:
+        if path.factor is not None and path.factor.node is not None:
             return self.leaf(path.factor.node)
+        if path.factor is not None:
+            return _sum([self.of_path(p) for p in path.factor.added])
         assert path.left is not None
         parts = [self.of_path(x) for x in (path.left, path.right) if x is not None]
         divides = path.right is not None and path.right.divides
         return _combined(parts, divides, size(path.domain) / max(1.0, size(path.coordinates)))
+
+
+def _sum(parts: Sequence[_Extent]) -> _Extent:
+    return _Extent(max(p.data for p in parts), min(p.low for p in parts), max(p.high for p in parts))
 
 
 def _combined(parts: Sequence[_Extent], divides: bool, terms: float) -> _Extent:

@@ -42,8 +42,9 @@ class Path:
     @property
     def steps(self) -> tuple[Path, ...]:
         """Every step, operands first."""
-        before = (step for x in (self.left, self.right) if x is not None for step in x.steps)
-        return (*before, self) if self.factor is None else ()
+        operands = (self.left, self.right) if self.factor is None else self.factor.added
+        before = tuple(step for x in operands if x is not None for step in x.steps)
+        return before if self.factor is not None and self.factor.node is not None else (*before, self)
 
 
 def size(coordinates: Iterable[Coordinate]) -> float:
@@ -54,27 +55,30 @@ def size(coordinates: Iterable[Coordinate]) -> float:
     return found
 
 
-def cheapest(term: Term, itemsize: int, price: Price) -> Path:
-    """The cheapest way to compute ``term``. Of equally cheap ways, the first in the order of the factors."""
+def cheapest(term: Term, itemsize: int, price: Price, outside: frozenset[Axis] = frozenset()) -> Path:
+    """The cheapest way to compute ``term``, which is not summed over axes that something ``outside`` of it has too. Of
+    equally cheap ways, the first in the order of the factors."""
     leaves = [
-        Path(frozenset([k]), f.coordinates, 0.0, f.node.op is ops.CONSTANT or _is_known(f), f.divides, f)
-        for k, f in enumerate(term.factors)
+        Path(frozenset([k]), f.coordinates, f.cost, _is_known(f), f.divides, f) for k, f in enumerate(term.factors)
     ]
-    search = _Search(term, itemsize, price)
+    search = _Search(term, itemsize, price, outside)
     return search.exact(leaves) if len(leaves) <= EXACT else search.greedy(leaves)
 
 
 def _is_known(factor: Factor) -> bool:
     """Whether a factor depends on constants alone."""
     node = factor.node
-    return node.op is ops.VIEW and node.inputs[0].op is ops.CONSTANT
+    if node is None:
+        return all(path.constant for path in factor.added)
+    return (node.inputs[0] if node.op is ops.VIEW else node).op is ops.CONSTANT
 
 
 class _Search:
-    def __init__(self, term: Term, itemsize: int, price: Price) -> None:
+    def __init__(self, term: Term, itemsize: int, price: Price, outside: frozenset[Axis]) -> None:
         self.term = term
         self.itemsize = itemsize
         self.price = price
+        self.outside = outside
 
     def exact(self, leaves: Sequence[Path]) -> Path:
         best: dict[frozenset[int], list[Path]] = {leaf.factors: self.with_sums([leaf]) for leaf in leaves}
@@ -134,7 +138,7 @@ class _Search:
     def closed(self, factors: frozenset[int], coordinates: Iterable[Coordinate]) -> set[Axis]:
         """The axes to be summed on which no other factor depends."""
         others = (f for k, f in enumerate(self.term.factors) if k not in factors)
-        open_ = frozenset().union(*(f.axes for f in others))
+        open_ = self.outside.union(*(f.axes for f in others))
         return {v for c in coordinates for v in c.axes if v.summed and v not in open_}
 
     def sums(self, x: Path) -> Iterator[Path]:

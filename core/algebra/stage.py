@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from luminal.core import ir, ops, traverse
 from luminal.core.algebra import law, terms, write
 from luminal.core.algebra.cost import Price, elements, of_spelled
-from luminal.core.algebra.paths import Path, cheapest
+from luminal.core.algebra.factoring import cheapest_sum
+from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
 from luminal.core.ir import Approximation, Graph, Node, Origins
 from luminal.core.rewrite import readers as read_by
@@ -15,6 +16,7 @@ from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
 
 _READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)  # what is read through, beside views and gathers
+_ROOTS = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
 _FREE = (ops.VIEW, ops.GATHER)
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
@@ -50,11 +52,11 @@ class _Search:
         self.forms: dict[Node, tuple[Region, list[Path]]] = {}
         taken: set[Node] = set()
         for node in reversed(traverse.topological(roots)):
-            if node in taken or node.op not in (ops.MUL, ops.DIV, ops.SUM_REDUCE) or node.dtype.compute != node.dtype:
+            if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
             region = self.read(node, ())
-            taken.update(region.spelled)
-            self.choose(node, region)
+            if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
+                taken.update(region.spelled)
 
     def read(self, root: Node, pinned: Sequence[Node]) -> Region:
         def inside(node: Node) -> bool:
@@ -65,26 +67,27 @@ class _Search:
 
         return terms.read(root, inside)
 
-    def choose(self, root: Node, region: Region) -> None:
+    def choose(self, root: Node, region: Region) -> bool:
         """Enters the form of ``region`` that costs least, if it is worth it."""
         price = Price.of(self.target, root.dtype)
         found = cheapest_form(region, price)
         if found is None:
-            return
+            return False
         pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
         if pinned:
             # What cancels stays as it is, and so do its operands.
             apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
             region = self.read(root, apart)
             if root in pinned or (found := cheapest_form(region, price)) is None:
-                return
+                return False
         paths, before, after = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
-            return
+            return False
         origins = [origin for node in region.spelled for origin in self.origins.get(node, ())]
         self.forms[root] = region, paths
         words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
         self.found.append(Approximation("algebra", words, ir.joined((), origins)))
+        return True
 
     def cancels(self, node: Node) -> bool:
         if node not in self.pinned:
@@ -110,10 +113,8 @@ def cheapest_form(region: Region, price: Price) -> tuple[list[Path], float, floa
     """A path for each term of ``region``, and the cost as spelled and of the paths; None if that is no better."""
     itemsize = region.root.dtype.itemsize
     before = of_spelled(region.spelled, price)
-    paths = [cheapest(term, itemsize, price) for term in region.terms]
-    added = price.map(elements(region.root), [elements(region.root)], itemsize) * (len(paths) - 1)
-    after = sum(path.cost for path in paths) + added
-    return (paths, before, after) if after < WORTH * before else None
+    found = cheapest_sum(region.terms, elements(region.root), itemsize, price)
+    return (list(found.paths), before, found.cost) if found.cost < WORTH * before else None
 
 
 def spelled(node: Node, region: Region) -> str:
@@ -138,7 +139,7 @@ def written(paths: Sequence[Path]) -> str:
 
 def _path(path: Path) -> str:
     if path.factor is not None:
-        return name(path.factor.node)
+        return f"({written(path.factor.added)})" if path.factor.node is None else name(path.factor.node)
     assert path.left is not None
     sign = "" if path.right is None else " / " if path.right.divides else " * "
     right = "" if path.right is None else _path(path.right)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
@@ -82,11 +82,14 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Factor:
-    """A tensor, and the coordinate of each of its dimensions. The product is divided by it if it ``divides``."""
+    """A tensor, and the coordinate of each of its dimensions: ``node``, or else the sum of the values that the paths
+    ``added`` compute, at so much ``cost``. The product is divided by it if it ``divides``."""
 
-    node: Node
+    node: Node | None
     coordinates: tuple[Coordinate, ...]
     divides: bool = False
+    added: tuple[Any, ...] = ()
+    cost: float = 0.0
 
     @property
     def axes(self) -> frozenset[Axis]:

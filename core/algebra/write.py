@@ -58,16 +58,23 @@ def written(region: Region, paths: Sequence[Path]) -> Node:
     """The node that computes ``region`` by ``paths``, one for each of its terms."""
     by = _inverted(region.result, region.root.shape)
     results = [_value(path).read(region.root.shape, {}, by) for path in paths]
-    return reduce(lambda a, b: ir.elementwise(ops.ADD, a, b), results)
+    return reduce(_plus, results)
+
+
+def _plus(a: Node, b: Node) -> Node:
+    return ir.elementwise(ops.ADD, a, b)
 
 
 def _value(path: Path, in_constant: bool = False) -> Value:
     """What ``path`` computes. A constant is computed at once, so that nothing ``in_constant`` is rounded."""
-    if path.factor is not None:
+    if path.factor is not None and path.factor.node is not None:
         return Value(path.factor.node, path.coordinates)
     if path.constant and not in_constant:
         value = _value(path, in_constant=True)
         return Value(folded(value.node), value.coordinates)
+    if path.factor is not None:
+        parts = [_value(p, in_constant).over(path.coordinates) for p in path.factor.added]
+        return Value(reduce(_plus, parts), path.coordinates)
     assert path.left is not None
     node = _value(path.left, in_constant).over(path.domain)
     if path.right is not None:
