@@ -14,6 +14,7 @@ from luminal.core.ir import Node
 from luminal.core.movement import permute, slice_, squeeze
 from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
+from luminal.frontends.onnx.math import thresholded_relu
 from luminal.frontends.onnx.registry import Call, describe, exactly, operator
 
 # Each direction: its input, its number and its course, the activations; gives all states, and the last of each.
@@ -138,7 +139,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Node], tuple[float, ...]]] = {
     "sigmoid": (activation.sigmoid, ()),
     "affine": (lambda x, alpha, beta: x * alpha + beta, (1.0, 0.0)),
     "leakyrelu": (activation.leaky_relu, (0.01,)),
-    "thresholdedrelu": (lambda x, alpha: activation.threshold(x, alpha, 0), (1.0,)),
+    "thresholdedrelu": (thresholded_relu, (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: tanh(x * beta) * alpha, (1.0, 1.0)),
     "hardsigmoid": (activation.hardsigmoid, (0.2, 0.5)),
     "elu": (activation.elu, (1.0,)),
