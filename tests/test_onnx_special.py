@@ -19,12 +19,17 @@ VALUES = (
     np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5,
 )  # fmt: skip
 
+PLAIN_UNARY = (
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Gelu",
+    "HardSwish", "Identity", "IsInf", "IsNaN", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign",
+    "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+)  # fmt: skip
+PLAIN_BINARY = (
+    "Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mul", "PRelu",
+    "Pow", "Sub", "Sum",
+)  # fmt: skip
 UNARY: dict[str, tuple[dict[str, float], ...]] = {
-    **dict.fromkeys(
-        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Gelu HardSwish Identity IsInf IsNaN Log Mish "
-        "Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh".split(),
-        ({},),
-    ),
+    **dict.fromkeys(PLAIN_UNARY, ({},)),
     "Celu": ({}, {"alpha": 0.5}),
     "Elu": ({}, {"alpha": 0.5}),
     "HardSigmoid": ({}, {"alpha": 0.5, "beta": 0.1}),
@@ -34,9 +39,7 @@ UNARY: dict[str, tuple[dict[str, float], ...]] = {
     "ThresholdedRelu": ({}, {"alpha": 0.0}, {"alpha": -1.0}),
 }
 BINARY: dict[str, tuple[dict[str, float], ...]] = {
-    **dict.fromkeys(
-        "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul PRelu Pow Sub Sum".split(), ({},)
-    ),
+    **dict.fromkeys(PLAIN_BINARY, ({},)),
     "Mod": ({"fmod": 1},),
 }
 # Both take the one of two zeros that their vectors happen to keep, the last elements of a tensor the other.
@@ -113,7 +116,7 @@ def test_sign_of_nan_is_nan(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_slope_counts_below_zero_only(dtype: Any) -> None:
-    """The specification has ``x`` from 0 on, as onnxruntime does; the reference takes the product with the slope at 0."""
+    """The specification has ``x`` from 0 on, as onnxruntime does; the reference multiplies 0 by the slope, too."""
     x, slope = np.array([0, 0, 0, -0.0, -1, np.nan], dtype), np.array([np.nan, np.inf, -1, -1, -2, 0], dtype)
     proto, given = models.one("PRelu", x, slope)
     (found,), (wanted,) = models.imported(proto, given), models.by_onnxruntime(proto, given)

@@ -8,7 +8,7 @@ from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, indexing, math, reduction
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.quantization import centred, integer_product, rounded
+from luminal.core.decompose.quantization import centred, dynamic_product, integer_product, rounded
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, iota
 from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
@@ -92,13 +92,8 @@ def _matmul_integer_to_float(call: Call) -> Node:
 @operator("DynamicQuantizeMatMul", domain=DOMAIN)
 def _dynamic_quantize_matmul(call: Call) -> Node:
     """The left matrix is first made bytes between its own lowest and highest value, and 0."""
-    a, bias = call[0], call.get(4)
-    low, high = math.minimum(reduction.min_(a), 0), math.maximum(reduction.max_(a), 0)
-    scale = (high - low) / 255
-    scale = math.where(math.equal(scale, 0), 1, scale)
-    zero = cast(math.clamp(math.round_(-low / scale), 0, 255), types.u8)
-    product = integer_product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3))
-    result = cast(product, types.f32) * (scale * call[2])
+    bias = call.get(4)
+    result = dynamic_product(call[0], call[1], call[2], call.get(3))
     return result if bias is None else result + bias
 
 

@@ -120,11 +120,7 @@ def _reverse_sequence(call: Call) -> Node:
     if call[1].shape != (x.shape[axes[0]],):
         raise ModelError(f"expected a length for each of {x.shape[axes[0]]} sequences, found {list(call[1].shape)}")
     order = [*axes, *range(2, x.rank)]
-    turned = permute(x, order)
-    lengths = unsqueeze(cast(call[1], types.i64), [1])
-    position = iota(turned.shape[1])
-    index = select(position < lengths, lengths - 1 - position, position)
-    moved = indexing.gather_nd(turned, unsqueeze(index, [2]), 1)
+    moved = indexing.reversed_sequences(permute(x, order), cast(call[1], types.i64))
     return permute(moved, [*np.argsort(axes), *range(2, x.rank)])
 
 
