@@ -85,14 +85,12 @@ class QuantizedWeights(Weights):
     state_zero: Node = field(kw_only=True)
 
     def from_input(self, x: Node) -> Node:
-        return _biased(
-            dynamic_product(x, transpose(self.input, 0, 1), self.input_scale, self.input_zero), self.input_bias
-        )
+        product = dynamic_product(x, transpose(self.input, 0, 1), self.input_scale, self.input_zero)
+        return _biased(product, self.input_bias)
 
     def from_state(self, state: Node) -> Node:
-        return _biased(
-            dynamic_product(state, transpose(self.state, 0, 1), self.state_scale, self.state_zero), self.state_bias
-        )
+        product = dynamic_product(state, transpose(self.state, 0, 1), self.state_scale, self.state_zero)
+        return _biased(product, self.state_bias)
 
     def counting(self, x: Node, inside: Node) -> Node:
         return select(inside, x, 0)

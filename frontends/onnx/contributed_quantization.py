@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import contraction, indexing, math, reduction
+from luminal.core.decompose import contraction, indexing, math, pooling, reduction
 from luminal.core.decompose.common import widened
 from luminal.core.decompose.quantization import centred, dynamic_product, integer_product, rounded
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, iota
-from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
+from luminal.core.movement import concatenate, permute, reshape, slice_, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.contributed import DOMAIN
 from luminal.frontends.onnx.pooling import averaged
+from luminal.frontends.onnx.quantization import quantized_conv
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
+from luminal.frontends.onnx.windows import window
 
 
 def _real(call: Call, first: int) -> Node:
@@ -43,19 +48,44 @@ def _leaky_relu(call: Call) -> Node:
     return _quantized(call, math.leaky_relu(_real(call, 0), call.number("alpha", 0.01)), 3)
 
 
+@operator("QLinearWhere", domain=DOMAIN)
+def _where(call: Call) -> Node:
+    """``x`` or ``y``, each with a scale and a zero point of its own."""
+    real = math.where(call[0], _real(call, 1), _real(call, 4))
+    return rounded(real / cast(reshape(call[7], []), types.f32), reshape(call[8], []), call[1].dtype)
+
+
 @operator("QLinearGlobalAveragePool", domain=DOMAIN)
 def _global_average_pool(call: Call) -> Node:
-    if call.flag("channels_last"):
-        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
     x = _real(call, 0)
-    return _quantized(call, reduction.mean(x, range(2, x.rank), True), 3)
+    axes = range(1, x.rank - 1) if call.flag("channels_last") else range(2, x.rank)
+    return _quantized(call, reduction.mean(x, axes, True), 3)
+
+
+def channels_first(call: Call, function: Callable[[Call], Node]) -> Node:
+    """``function`` of a call whose first input may have its channels in the last axis, and its result then, too."""
+    if not call.flag("channels_last"):
+        return function(call)
+    rank = call[0].rank
+    inner = replace(call, inputs=(permute(call[0], [0, rank - 1, *range(1, rank - 1)]), *call.inputs[1:]))
+    return permute(function(inner), [0, *range(2, rank), 1])
 
 
 @operator("QLinearAveragePool", domain=DOMAIN)
 def _average_pool(call: Call) -> Node:
-    if call.flag("channels_last"):
-        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
-    return _quantized(call, averaged(call, _real(call, 0)), 3)
+    return channels_first(call, lambda inner: _quantized(inner, averaged(inner, _real(inner, 0)), 3))
+
+
+@operator("NhwcMaxPool", domain=DOMAIN)
+def _max_pool(call: Call) -> Node:
+    """Channels are the last axis."""
+    rank = call[0].rank
+    x = permute(call[0], [0, rank - 1, *range(1, rank - 1)])
+    largest = pooling.max_pool(x, *window(call, x.shape[2:]).sizes, call.flag("ceil_mode"))
+    return permute(largest, [0, *range(2, rank), 1])
+
+
+operator("QLinearConv", domain=DOMAIN)(lambda call: channels_first(call, quantized_conv))
 
 
 @operator("QLinearSoftmax", domain=DOMAIN)
@@ -163,6 +193,42 @@ def _matmul_bits(call: Call) -> Node:
         real = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
     matrix = slice_(reshape(widened(lambda x, y: x * y)(real, scales), [columns, blocks * block]), 1, 0, depth)
     return contraction.linear(a, matrix, bias)
+
+
+# What each number of 4 bits stands for: three bits of a magnitude behind a sign, and the quantiles of the normal
+# distribution (Dettmers et al., 2023).
+_FP4 = (0.0, 0.00520833, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
+_NF4 = (
+    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803, 0.1609302,
+    0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
+_FOUR_BITS = {0: (*_FP4, *(-x for x in _FP4)), 1: _NF4}
+
+
+@operator("MatMulBnb4", domain=DOMAIN)
+def _matmul_bnb4(call: Call) -> Node:
+    """A product with weights of 4 bits, each the number of a value in a table, times the largest of its block."""
+    a, depth, columns, block = call[0], call.integer("K"), call.integer("N"), call.integer("block_size")
+    kind = call.integer("quant_type")
+    call.ignore("training_mode")
+    if kind not in _FOUR_BITS:
+        raise ModelError(f"attribute 'quant_type': expected 0 (FP4) or 1 (NF4), found {kind}")
+    if not call.flag("transB", True):
+        raise UnsupportedError("weights that are not transposed (transB 0) are not supported")
+    count = depth * columns
+    blocks = -(-count // block)
+    if call[1].size != -(-count // 2) or call[2].size != blocks:
+        raise ModelError(
+            f"expected {-(-count // 2)} bytes and {blocks} scales for {columns} x {depth} weights in blocks of "
+            f"{block}, found {call[1].size} and {call[2].size}"
+        )
+    pairs = reshape(call[1], [call[1].size, 1])
+    digits = binary(ops.AND, binary(ops.SHR, pairs, constant(np.array([4, 0], np.uint8))), constant(15, types.u8))
+    numbers = slice_(reshape(digits, [2 * call[1].size]), 0, 0, count)
+    table = constant(np.array(_FOUR_BITS[kind]).astype(a.dtype.numpy))
+    scales = indexing.take(call[2], constant(np.arange(count) // block))
+    weight = widened(lambda x, scale: x * scale)(indexing.take(table, cast(numbers, types.i64)), scales)
+    return contraction.linear(a, reshape(weight, [columns, depth]))
 
 
 def _unpacked(x: Node, bits: int, shape: list[Int]) -> Node:

@@ -9,6 +9,7 @@ from luminal.frontends.onnx import (  # noqa: F401 - imported for the operators 
     contributed,
     contributed_attention,
     contributed_quantization,
+    contributed_standard,
     image,
     indexing,
     linear_models,

@@ -122,7 +122,7 @@ def _quantized_matmul(call: Call) -> Node:
 
 
 @operator("QLinearConv")
-def _quantized_conv(call: Call) -> Node:
+def quantized_conv(call: Call) -> Node:
     """Scaled and rounded once; weights may have a scale for each output channel."""
     x, weight, bias = call[0], call[3], call.get(8)
     total = convolved(call, centred(x, reshape(call[2], [])), centred(weight, _by_channel(call[5], weight.rank)), bias)
