@@ -151,9 +151,9 @@ def _gather_blocks(call: Call) -> Node:
         raise ModelError(f"gather_axis and quantize_axis are both {gathered}: blocks lie along another axis than rows")
     if data.dtype == types.u8 and bits < 8:
         last = data.shape[-1] * (8 // bits)
-        data = _unpacked(data, bits, [*data.shape[:-1], last])
+        data = unpacked(data, bits, [*data.shape[:-1], last])
         if zeros is not None:
-            zeros = slice_(_unpacked(zeros, bits, [*zeros.shape[:-1], zeros.shape[-1] * (8 // bits)]), -1, 0,
+            zeros = slice_(unpacked(zeros, bits, [*zeros.shape[:-1], zeros.shape[-1] * (8 // bits)]), -1, 0,
                            scales.shape[-1])  # fmt: skip
     middle = 1 << (bits - 1) if call[0].dtype == types.u8 else 0
     rows = [indexing.take(x, index, gathered) for x in (data, scales)]
@@ -179,7 +179,7 @@ def _matmul_bits(call: Call) -> Node:
     if bits not in (2, 4, 8) or call.get(4) is not None:
         raise UnsupportedError(f"weights of {bits} bits, or in another order (g_idx), are not supported")
     blocks = -(-depth // block)
-    weight = _unpacked(call[1], bits, [columns, blocks, block])
+    weight = unpacked(call[1], bits, [columns, blocks, block])
     scales = reshape(call[2], [columns, blocks, 1])
     zeros, bias = call.get(3), call.get(5)
     if zeros is None:
@@ -187,7 +187,7 @@ def _matmul_bits(call: Call) -> Node:
         real = cast(centred(weight, points), scales.dtype)
     elif zeros.dtype == types.u8:
         row = -(-blocks * bits // 8) * 8 // bits  # whole bytes
-        points = slice_(_unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
+        points = slice_(unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
         real = cast(centred(weight, unsqueeze(points, [2])), scales.dtype)
     else:
         real = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
@@ -231,7 +231,7 @@ def _matmul_bnb4(call: Call) -> Node:
     return contraction.linear(a, reshape(weight, [columns, depth]))
 
 
-def _unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
+def unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
     """The numbers of ``bits`` bits that are packed in bytes, the lowest first."""
     each = 8 // bits
     if sym.product(shape) != x.size * each:

@@ -8,6 +8,7 @@ from luminal.frontends.onnx import (  # noqa: F401 - imported for the operators 
     contraction,
     contributed,
     contributed_attention,
+    contributed_experts,
     contributed_quantization,
     contributed_standard,
     image,

@@ -121,7 +121,6 @@ def _quantized_matmul(call: Call) -> Node:
     return rounded(cast(product, types.f32) * factor, zero, zero.dtype)
 
 
-@operator("QLinearConv")
 def quantized_conv(call: Call) -> Node:
     """Scaled and rounded once; weights may have a scale for each output channel."""
     x, weight, bias = call[0], call[3], call.get(8)
@@ -129,3 +128,6 @@ def quantized_conv(call: Call) -> Node:
     factor = cast(call[1], types.f32) * cast(call[4], types.f32) / cast(call[6], types.f32)
     factor = _by_channel(factor, x.rank - 1)
     return rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)
+
+
+operator("QLinearConv")(quantized_conv)
