@@ -107,7 +107,7 @@ def in_float64(
     second: Any,
     third: Any = None,
     fusion: int = 0,
-    quantised: bool = False,
+    among: bool = False,
 ) -> Array:
     """Of swiglu, by ONNX's formulas, or of relu where there is neither a third layer nor a fused one."""
     shares = np.exp(router.astype(np.float64))

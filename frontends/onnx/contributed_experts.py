@@ -14,7 +14,7 @@ from luminal.core.decompose.quantization import centred
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant
 from luminal.core.movement import reshape, slice_, transpose, unsqueeze
-from luminal.core.symbolic import Int, floordiv, product
+from luminal.core.symbolic import floordiv, product
 from luminal.frontends.onnx.contributed import DOMAIN
 from luminal.frontends.onnx.contributed_quantization import unpacked
 from luminal.frontends.onnx.registry import Call, describe, operator
@@ -80,24 +80,23 @@ def _integers(call: Call, position: int, points: int, bits: int, block: int) -> 
             f"input {position + 1}: expected {blocks} scales for each of {rows} rows, found {describe(scales)}"
         )
 
+    each = 8 // bits  # numbers in a byte
+
+    def points_of(x: Node) -> Node:
+        """The zero points ``[experts, rows, blocks, 1]``, packed along the last axis, which whole bytes end."""
+        numbers = unpacked(x, bits, [*x.shape[:-1], x.shape[-1] * each])
+        return reshape(slice_(numbers, -1, 0, blocks if block else rows), [x.shape[0], rows, blocks, 1])
+
     def decoded(chosen: Node | None) -> Node:
-        parts = [x if x is None or chosen is None else take(x, chosen) for x in (weights, scales, zeros)]
-        count = parts[0].shape[0]
-        shape: list[Int] = [count, rows, blocks, floordiv(depth, blocks)]
-        whole = unpacked(parts[0], bits, shape)
+        def of(x: Node) -> Node:
+            return x if chosen is None else take(x, chosen)
+
+        count = of(weights).shape[0]
+        whole = unpacked(of(weights), bits, [count, rows, blocks, floordiv(depth, blocks)])
         middle = constant(1 << (bits - 1), types.i32)
-        if parts[2] is None:
-            point = middle
-        elif block:
-            each = 8 // bits
-            point = unpacked(parts[2], bits, [count, rows, parts[2].shape[-1] * each])
-            point = unsqueeze(slice_(point, 2, 0, blocks), [3])
-        else:
-            point = reshape(unpacked(parts[2], bits, [count, parts[2].shape[-1] * (8 // bits)]), [count, -1])
-            point = reshape(slice_(point, 1, 0, rows), [count, rows, 1, 1])
-        scale = reshape(parts[1], [count, rows, blocks, 1])
-        real = widened(lambda x, y: x * y)(cast(centred(whole, point), scale.dtype), scale)
-        return reshape(real, [count, rows, depth])
+        scale = reshape(of(scales), [count, rows, blocks, 1])
+        shifted = cast(centred(whole, middle if zeros is None else points_of(of(zeros))), scale.dtype)
+        return reshape(widened(lambda x, y: x * y)(shifted, scale), [count, rows, depth])
 
     return decoded
 
