@@ -144,3 +144,20 @@ def test_running_products_keep_their_signs_in_a_library() -> None:
     proto, given = models.one("CumProd", np.array([2, -3, 0, 4, -1], np.float32), np.array(0), fixed=[1], opset=26)
     found = luminal.compile(proto).run(given)["y0"]
     assert np.signbit(found).tolist() == [False, True, True, True, False]
+
+
+def test_a_library_has_the_same() -> None:
+    """All of them in one, on vectors and on what is left over behind them."""
+    values = np.array(VALUES * 3, np.float32)  # 45: no multiple of any vector
+    nodes = [models.node(op, "x", f"{op}{k}", **options) for op, all_of in UNARY.items()
+             for k, options in enumerate(all_of)]  # fmt: skip
+    nodes += [models.node(op, "x z", op, **options) for op, all_of in BINARY.items() for options in all_of]
+    nodes += [models.node("Clip", "x low high", "Clip")]
+    given = {"x": values, "z": np.roll(values, 4), "low": np.float32(0), "high": np.float32(-0.0)}
+    inputs = [models.declared(name, np.asarray(array)) for name, array in given.items()]
+    proto = models.model(nodes, inputs, [node.output[0] for node in nodes], opset=20)
+    with np.errstate(all="ignore"):
+        wanted = models.imported(proto, given)
+    found = luminal.compile(proto).run(given)
+    for node, reference in zip(nodes, wanted, strict=True):
+        assert alike(found[node.output[0]], reference).all(), node.output[0]
