@@ -257,9 +257,12 @@ def test_an_unknown_name_is_refused_before_anything_else() -> None:
 @pytest.mark.parametrize(
     ("shape", "fix"),
     [
-        ([3, 4, 7], r"size of a\.b or c d, fix it: dims={'a\.b': SIZE} or dims={'c d': SIZE}, or --dim NAME=SIZE"),
-        ([0, 4, 7], r"size of c d, fix it: dims={'c d': SIZE}, or"),
-        ([5, 0, 7], r"size of a\.b, fix it: dims={'a\.b': SIZE}, or"),
+        (
+            [3, 4, 7],
+            r"of a\.b or c d, fix it: --dim a\.b=SIZE or --dim 'c d'=SIZE, or dims={'a\.b': SIZE} or dims={'c d'",
+        ),
+        ([0, 4, 7], r"size of c d, fix it: --dim 'c d'=SIZE, or dims={'c d': SIZE}"),
+        ([5, 0, 7], r"size of a\.b, fix it: --dim a\.b=SIZE, or dims={'a\.b': SIZE}"),
     ],
 )
 def test_sizes_to_fix_have_the_names_of_the_file(shape: list[int], fix: str) -> None:

@@ -7,6 +7,7 @@ unsupported, so that everything is reported at once.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -409,8 +410,12 @@ def _frozen(inputs: Sequence[Held], named: Mapping[sym.Var, str]) -> str:
     names = sorted(named.get(size, size.name) for size in sizes - kept or sizes)
     if not names:
         return ""
-    fixed = " or ".join(f"dims={{{name!r}: SIZE}}" for name in names)
-    return f"; if the file was exported for one size of {' or '.join(names)}, fix it: {fixed}, or --dim NAME=SIZE"
+    options = [f"--dim {shlex.quote(name)}=SIZE" for name in names]
+    values = [f"dims={{{name!r}: SIZE}}" for name in names]
+    return (
+        f"; if the file was exported for one size of {' or '.join(names)}, fix it: {' or '.join(options)}, or "
+        f"{' or '.join(values)}"
+    )
 
 
 def _operands(inputs: Sequence[Held]) -> tuple[str, ...]:
