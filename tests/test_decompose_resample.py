@@ -1,6 +1,7 @@
 """Resampling and sampling at positions, against PyTorch: sizes known and symbolic, element types, both ends."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -177,3 +178,49 @@ def test_the_largest_of_elements_below_every_number() -> None:
     regions, batch = ir.constant(np.float32([[0, 0, 1, 1]])), ir.constant(np.zeros(1, np.int64))
     (found,) = interp.evaluate([sampling.roi_max_pool(image, regions, batch, (1, 2), 1.0)], {})
     assert (found == -np.inf).all()
+
+
+# ---- positions on an element and halfway between two -----------------------------------------------------------------
+
+EXACT: dict[str, Any] = {
+    "half_pixel": lambda place, scale, before, after: (place + HALF) / scale - HALF,
+    "pytorch_half_pixel": lambda place, scale, before, after: (
+        (place + HALF) / scale - HALF if scale * before > 1 else Fraction(0)
+    ),
+    "half_pixel_symmetric": lambda place, scale, before, after: (
+        Fraction(before, 2) * (1 - after / (scale * before)) + (place + HALF) / scale - HALF
+    ),
+    "tf_half_pixel_for_nn": lambda place, scale, before, after: (place + HALF) / scale,
+    "asymmetric": lambda place, scale, before, after: place / scale,
+    "align_corners": lambda place, scale, before, after: (
+        place * (before - 1) / (scale * before - 1) if scale * before > 1 else Fraction(0)
+    ),
+}
+HALF = Fraction(1, 2)
+ROUNDED: dict[str, Any] = {
+    "round_prefer_floor": lambda x: math.ceil(x - HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + HALF),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+SIZES = [1, 2, 3, 5, 7, 10, 15, 16, 20, 33, 60]
+SCALES = [0.5, 1.5, 2, 1 / 3, 0.6, 0.1, 0.2, 0.7, 0.75, 0.8, 1.1, 1.2, 1.25, 2.5, 3, 3.3, 7 / 3]
+
+
+@pytest.mark.parametrize("rounding", ROUNDED)
+@pytest.mark.parametrize("mode", EXACT)
+def test_the_nearest_element_is_that_of_exact_arithmetic(mode: str, rounding: str) -> None:
+    """By the formulas of ONNX's specification, in rational numbers, and with scales as float32 holds them. onnxruntime
+    computes in float32, where 3 / 0.6 is 5; as 0.6 is 0.60000002 there, the exact quotient is below 5."""
+    for before in (1, 3, 5, 7, 10, 50):
+        x = ir.input_("x", (before,), types.i32)
+        scales = [float(np.float32(scale)) for scale in SCALES]
+        cases = [Resampling(0, size) for size in SIZES if size != before]  # where the size stays, nothing is done
+        cases += [Resampling(0, scaled_size(before, scale), scale) for scale in scales if scale * before >= 1]
+        nodes = [resample(x, [by], Method("nearest", mode, rounding)) for by in cases]
+        for by, found in zip(cases, interp.evaluate(nodes, {"x": np.arange(before, dtype=np.int32)}), strict=True):
+            assert isinstance(by.size, int)
+            scale = Fraction(by.size, before) if by.scale is None else Fraction(by.scale)
+            places = [EXACT[mode](Fraction(k), scale, before, by.size) for k in range(by.size)]
+            wanted = [min(max(ROUNDED[rounding](place), 0), before - 1) for place in places]
+            assert found.tolist() == wanted, (before, by)

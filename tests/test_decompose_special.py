@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from luminal.core import ir
-from luminal.core.decompose import compare, math, power
+from luminal.core.decompose import compare, cumulative, math, power
 from luminal.core.types import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
 from tests import accuracy
 from tests.accuracy import Array
@@ -236,3 +236,42 @@ def test_empty_and_single() -> None:
         x: Any = np.full(shape, 0.5, np.float32)
         for function in (math.gelu, math.tanh, math.erf, math.expm1, math.sigmoid, lambda a: math.pow_(a, a)):
             assert accuracy.run(function, x).shape == shape
+
+
+def test_running_products_keep_the_sign_of_zero() -> None:
+    for run in (
+        [2, -3, 0, 4, -1],
+        [1e-30, -1e-30, 1e-30, -1e-30],
+        [-0.0, -0.0, 5],
+        [-np.inf, -1, -np.inf],
+        [np.nan, 0],
+    ):
+        x = np.array(run, np.float32)
+        found, expected = accuracy.run(lambda x: cumulative.cumprod(x, 0), x), torch.tensor(x).cumprod(0).numpy()
+        np.testing.assert_array_equal(found, expected)
+        number = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(expected)[number])
+
+
+def test_running_sums_start_from_the_zero_that_is_asked_for() -> None:
+    x = np.array([-0.0, -0.0, 1, -1], np.float32)
+    for first, negative in ((0.0, [False, False, False, False]), (-0.0, [True, True, False, False])):
+        found = accuracy.run(lambda x, first=first: cumulative.cumsum(x, 0, first=first), x)
+        assert (found == [0, 0, 1, 0]).all() and np.signbit(found).tolist() == negative
+    assert np.signbit(torch.tensor(x).cumsum(0).numpy()).tolist() == [False] * 4  # as from 0
+
+
+def test_a_bound_that_is_a_zero_leaves_zeros() -> None:
+    zeros = np.array([0.0, -0.0], np.float32)
+    bounds = [(0.0, None), (-0.0, None), (None, 0.0), (None, -0.0), (0.0, -0.0)]
+    for low, high in bounds:
+        expected = np.stack([torch.clamp(torch.tensor(z), low, high).numpy() for z in zeros])
+        found = accuracy.run(lambda x, low=low, high=high: math.clamp(x, low, high), zeros)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+        arrays = [np.float32(b)[None] for b in (low, high) if b is not None]
+
+        def limited(x: ir.Node, *given: ir.Node, low: Any = low, high: Any = high) -> ir.Node:
+            ends = iter(given)
+            return math.clamp(x, *(None if b is None else next(ends) for b in (low, high)))
+
+        np.testing.assert_array_equal(np.signbit(accuracy.run(limited, zeros, *arrays)), np.signbit(expected))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import luminal
 from luminal.core import relations
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError, LuminalError, ShapeError
+from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
 from luminal.core.relations import Equal, Stepped
 from luminal.core.symbolic import Int, Var
 from luminal.frontends.onnx import importer
@@ -252,6 +252,32 @@ def test_an_unknown_name_is_refused_before_anything_else() -> None:
     proto = model([node("Add", "a b", "y")], [sized("a", ["p2o.1", 3]), sized("b", ["p2o.1", 4])])
     with pytest.raises(InputError, match=r"no 'p2o_1'; the nearest to 'p2o_1' are 'p2o\.1'"):
         importer.load(proto, dims={"p2o_1": 8})
+
+
+@pytest.mark.parametrize(
+    ("shape", "fix"),
+    [
+        (
+            [3, 4, 7],
+            r"of a\.b or c d, fix it: --dim a\.b=SIZE or --dim 'c d'=SIZE, or dims={'a\.b': SIZE} or dims={'c d'",
+        ),
+        ([0, 4, 7], r"size of c d, fix it: --dim 'c d'=SIZE, or dims={'c d': SIZE}"),
+        ([5, 0, 7], r"size of a\.b, fix it: --dim a\.b=SIZE, or dims={'a\.b': SIZE}"),
+    ],
+)
+def test_sizes_to_fix_have_the_names_of_the_file(shape: list[int], fix: str) -> None:
+    """Of those that the shape in the file does not keep; in expressions they are identifiers."""
+    weights = {"k": np.array(shape)}
+    proto = model([node("Reshape", "x k", "y")], [sized("x", ["a.b", "c d", 6])], weights)
+    with pytest.raises(ShapeError, match=fix):
+        importer.load(proto)
+
+
+@pytest.mark.parametrize("op", ["Trilu", "CumSum"])
+def test_a_number_that_has_to_be_fixed_has_the_name_of_the_file(op: str) -> None:
+    nodes = [node("Shape", "x", "s", start=0, end=1), node(op, "x s", "y")]
+    with pytest.raises(UnsupportedError, match=r"it is a_b: fix it with dims={'a\.b': SIZE}"):
+        importer.load(model(nodes, [sized("x", ["a.b", 3])]))
 
 
 def test_all_shapes_that_do_not_fit_are_listed() -> None:

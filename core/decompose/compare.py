@@ -133,11 +133,22 @@ def minimum(a: Operand, b: Operand) -> Node:
 
 
 def at_least(x: Node, bound: Operand) -> Node:
-    """The larger of ``x`` and ``bound``, NaN where either is NaN. Where ``bound`` is the number zero, a zero of ``x``
-    keeps its sign: one comparison is enough."""
-    if x.dtype.is_float and number(bound) == 0:
-        return select(less(x, bound), bound, x)
-    return maximum(x, bound)
+    """The larger of ``x`` and ``bound``, NaN where either is NaN; a zero of ``x`` stays where ``bound`` is one."""
+    if not x.dtype.is_float or number(bound) not in (None, 0):
+        return maximum(x, bound)
+    return select(_outside(less(x, bound), bound), bound, x)
+
+
+def at_most(x: Node, bound: Operand) -> Node:
+    """The smaller of ``x`` and ``bound``: see ``at_least``."""
+    if not x.dtype.is_float or number(bound) not in (None, 0):
+        return minimum(x, bound)
+    return select(_outside(less(bound, x), bound), bound, x)
+
+
+def _outside(beyond: Node, bound: Operand) -> Node:
+    """``beyond``, or the bound is NaN."""
+    return beyond | isnan(bound) if isinstance(bound, Node) and number(bound) is None else beyond
 
 
 def number_maximum(a: Node, b: Node) -> Node:
@@ -169,11 +180,11 @@ def descending(x: Node) -> Node:
 
 
 def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
-    """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN. A -0 stays where ``lo`` is the
-    number zero (as in PyTorch and onnxruntime)."""
+    """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN. A zero keeps its sign where a
+    bound is a zero of the other (as in PyTorch and onnxruntime)."""
     if lo is not None:
         x = at_least(x, _bounded(lo, x))
-    return x if hi is None else minimum(x, _bounded(hi, x))
+    return x if hi is None else at_most(x, _bounded(hi, x))
 
 
 def _bounded(bound: Operand, x: Node) -> Operand:

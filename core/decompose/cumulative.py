@@ -14,16 +14,16 @@ from luminal.core.decompose import twofloat
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, isfinite, isnan, less, less_equal, logical_not, maximum
 from luminal.core.decompose.exponential import exp, log
-from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, select
+from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, lift, select
 from luminal.core.movement import along, flip, permute
 from luminal.core.structured import scan
 from luminal.core.types import i64
 
 
-def cumsum(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
-    """Running sums along ``axis``: each element and those before it (``exclusive``: only those before it; ``reverse``:
-    those after it); of bool, an int64."""
-    return _cumulative(ops.ADD, 0, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
+def cumsum(x: Node, axis: int, exclusive: bool = False, reverse: bool = False, first: float = 0) -> Node:
+    """Running sums along ``axis`` from ``first`` on: each element and those before it (``exclusive``: only those before
+    it; ``reverse``: those after it); of bool, an int64. From 0 on, the sum of -0 is 0, and from -0 on, -0."""
+    return _cumulative(ops.ADD, first, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
 
 
 def cumprod(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
@@ -118,7 +118,7 @@ def _running(x: Node, axis: int, follows: Callable[[Node, Node], Node]) -> tuple
 
 
 @widened
-def _added_up(x: Node, by: ops.Op, first: int, exclusive: bool) -> Node:
+def _added_up(x: Node, by: ops.Op, first: float, exclusive: bool) -> Node:
     """Along the first axis."""
 
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
@@ -130,7 +130,7 @@ def _added_up(x: Node, by: ops.Op, first: int, exclusive: bool) -> Node:
         following, rest = twofloat.exact_sum(before, value) if by is ops.ADD else twofloat.product(before, value)
         rest = rest + (lost if by is ops.ADD else lost * value)
         after = select(isfinite(following), rest, 0)
-        return (following, after), (before + lost if exclusive else following + after,)
+        return (following, after), (_corrected(before, lost) if exclusive else _corrected(following, after),)
 
     starts = [expand(constant(number, x.dtype), x.shape[1:]) for number in (first, 0)]
     if not x.dtype.is_float:
@@ -138,9 +138,14 @@ def _added_up(x: Node, by: ops.Op, first: int, exclusive: bool) -> Node:
     return scan(exact_step, starts, [x])[1][0]
 
 
-def _cumulative(by: ops.Op, first: int, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
+def _corrected(x: Node, lost: Node) -> Node:
+    """``x + lost``, but -0 where nothing was lost of a -0."""
+    return select(equal(lost, 0), x, x + lost)
+
+
+def _cumulative(by: ops.Op, first: float, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
     if x.rank == 0:
-        return x * 0 + first if exclusive else x
+        return lift(first, x) if exclusive else x
     moved, back = _first(x, axis)
     moved = flip(moved, [0]) if reverse else moved
     result = _added_up(moved, by, first, exclusive)

@@ -270,6 +270,14 @@ def roll(x: Node, shifts: Sequence[Int], over: Sequence[int]) -> Node:
     return x
 
 
+def reversed_sequences(x: Node, lengths: Node) -> Node:
+    """Of each sequence ``x [batch, time, ..]`` the first elements backwards, as many as ``lengths [batch]`` (int64)
+    says; the others stay."""
+    lengths, position = unsqueeze(lengths, [1]), iota(x.shape[1])
+    place = select(less(position, lengths), lengths - 1 - position, position)
+    return gather_nd(x, unsqueeze(place, [2]), 1)
+
+
 def masked_fill(x: Node, mask: Node, value: Operand) -> Node:
     """``value`` where ``mask`` holds, else ``x``; broadcast."""
     return select(cast(mask, bool_), lift(value, x), x)

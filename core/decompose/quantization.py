@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose.arithmetic import round_
-from luminal.core.decompose.compare import clamp, maximum, minimum
+from luminal.core.decompose.compare import clamp, equal, maximum, minimum
 from luminal.core.decompose.contraction import matmul
-from luminal.core.ir import Node, cast
+from luminal.core.decompose.reduction import max_, min_
+from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
 
 
@@ -19,6 +20,17 @@ def centred(x: Node, zero: Node | None) -> Node:
 def integer_product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node:
     """The matrix product of integers around their zero points, in int32, whose sums wrap."""
     return matmul(centred(a, a_zero), centred(b, b_zero))
+
+
+def dynamic_product(a: Node, b: Node, scale: Node, zero: Node | None) -> Node:
+    """The matrix product of floats ``a`` and real numbers for which the integers ``b`` stand: ``a`` is quantised to
+    bytes, by the range of all its elements and 0, and the product is exact before it is scaled."""
+    low, high = minimum(min_(a), 0), maximum(max_(a), 0)
+    step = (high - low) / 255
+    step = select(equal(step, 0), 1, step)
+    a_zero = cast(clamp(round_(-low / step), 0, 255), types.u8)
+    product = integer_product(rounded(a / step, a_zero, types.u8), a_zero, b, zero)
+    return cast(product, types.f32) * (step * scale)
 
 
 def rounded(x: Node, zero: Node | None, to: DType) -> Node:

@@ -7,15 +7,18 @@ layers together. Floats of fewer than 32 bits are computed in float32, the state
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeAlias
 
 from luminal.core.decompose.activation import sigmoid
 from luminal.core.decompose.compare import clamp, less
 from luminal.core.decompose.contraction import linear
 from luminal.core.decompose.hyperbolic import tanh
+from luminal.core.decompose.indexing import reversed_sequences
+from luminal.core.decompose.quantization import dynamic_product
+from luminal.core.decompose.reduction import max_
 from luminal.core.ir import Node, cast, iota, select
-from luminal.core.movement import flip, slice_, unsqueeze
+from luminal.core.movement import flip, permute, slice_, transpose, unsqueeze
 from luminal.core.structured import scan
 from luminal.core.symbolic import floordiv
 from luminal.core.types import DType, i64
@@ -34,6 +37,21 @@ class Weights:
     state: Node
     input_bias: Node | None = None
     state_bias: Node | None = None
+
+    # Whether it matters which states of other sequences stand beside one: all then begin in the same step.
+    together: ClassVar[bool] = False
+
+    def from_input(self, x: Node) -> Node:
+        """What all gates are given by the input."""
+        return linear(x, self.input, self.input_bias)
+
+    def from_state(self, state: Node) -> Node:
+        """What all gates are given by the state."""
+        return linear(state, self.state, self.state_bias)
+
+    def counting(self, x: Node, inside: Node) -> Node:
+        """An operand of a product, of which only what is ``inside`` counts; what the rest gives, nobody reads."""
+        return x
 
     def of(self, x: Node, gate: str) -> Node:
         """The part of the last axis of ``x`` that belongs to ``gate``."""
@@ -55,6 +73,37 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class QuantizedWeights(Weights):
+    """Integers, with scales and zero points: one for all, or one for each row ``[gates * hidden]``. The operand of each
+    product is quantised, too, by the range of the whole of it: of all time steps, or of the states of all sequences."""
+
+    together: ClassVar[bool] = True
+
+    input_scale: Node = field(kw_only=True)
+    input_zero: Node = field(kw_only=True)
+    state_scale: Node = field(kw_only=True)
+    state_zero: Node = field(kw_only=True)
+
+    def from_input(self, x: Node) -> Node:
+        product = dynamic_product(x, transpose(self.input, 0, 1), self.input_scale, self.input_zero)
+        return _biased(product, self.input_bias)
+
+    def from_state(self, state: Node) -> Node:
+        product = dynamic_product(state, transpose(self.state, 0, 1), self.state_scale, self.state_zero)
+        return _biased(product, self.state_bias)
+
+    def counting(self, x: Node, inside: Node) -> Node:
+        return select(inside, x, 0)
+
+    def to(self, dtype: DType) -> Weights:
+        return self
+
+
+def _biased(x: Node, bias: Node | None) -> Node:
+    return x if bias is None else x + bias
+
+
+@dataclass(frozen=True)
 class Course:
     """How a layer runs along time: ``reverse`` from the end to the beginning; with ``lengths`` ``[batch]``, behind the
     end of a sequence its states stay and zeros are put out. ``clip`` limits what the gates' activations are given, but
@@ -71,7 +120,7 @@ def rnn(
     """``h' = f(W x + b + R h + d)``. Returns all states ``[time, batch, hidden]`` and the last."""
 
     def cell(states: Sequence[Node], given: Node, weights: Weights) -> list[Node]:
-        return [_clipped(activation, course)(given + linear(states[0], weights.state, weights.state_bias))]
+        return [_clipped(activation, course)(given + weights.from_state(states[0]))]
 
     y, last = _run(cell, x, weights, [first], course)
     return y, last
@@ -101,7 +150,7 @@ def lstm(
 
     def cell(states: Sequence[Node], given: Node, weights: Weights) -> list[Node]:
         h, c = states
-        total = given + linear(h, weights.state, weights.state_bias)
+        total = given + weights.from_state(h)
 
         def opened(name: str, memory: Node) -> Node:
             part = weights.of(total, name)
@@ -146,6 +195,12 @@ def _clipped(activation: Activation, course: Course) -> Activation:
     return activation if limit is None else lambda x: activation(clamp(x, -limit, limit))
 
 
+def _backwards(x: Node, lengths: Node) -> Node:
+    """Each sequence of ``x [time, batch, ..]`` by itself, as far as it goes."""
+    order = [1, 0, *range(2, x.rank)]
+    return permute(reversed_sequences(permute(x, order), lengths), order)
+
+
 def _run(
     cell: Callable[[Sequence[Node], Node, Weights], list[Node]],
     x: Node,
@@ -155,16 +210,25 @@ def _run(
 ) -> list[Node]:
     """What ``cell`` makes of the states and of the input's product with its weights, along time: all first states, and
     each last state."""
-    dtype = x.dtype
-    weights = weights.to(dtype.compute)
-    given = linear(cast(x, dtype.compute), weights.input, weights.input_bias)
-    over = [given] if course.lengths is None else [given, iota(given.shape[0])]
+    dtype, lengths = x.dtype, None if course.lengths is None else cast(course.lengths, i64)
+    if lengths is not None and course.reverse and weights.together:
+        y, *last = _run(cell, _backwards(x, lengths), weights, first, replace(course, reverse=False))
+        return [_backwards(y, lengths), *last]
+    weights, x = weights.to(dtype.compute), cast(x, dtype.compute)
+    places = iota(x.shape[0])
+    if lengths is not None:
+        x = weights.counting(x, unsqueeze(less(places, max_(lengths)), [1, 2]))
+    given = weights.from_input(x)
+    over = [given] if lengths is None else [given, places]
 
     def step(states: Sequence[Node], elements: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        following = cell(states, elements[0], weights)
-        if course.lengths is None:
+        if lengths is None:
+            following = cell(states, elements[0], weights)
             return following, following[:1]
-        inside = unsqueeze(less(elements[1], cast(course.lengths, i64)), [1])
+        inside = unsqueeze(less(elements[1], lengths), [1])
+        # The state behind the end of a sequence counts once more, before zeros take its place.
+        counts = unsqueeze(less(elements[1], lengths + 1), [1])
+        following = cell([weights.counting(states[0], counts), *states[1:]], elements[0], weights)
         kept = [select(inside, after, before) for before, after in zip(states, following, strict=True)]
         return kept, [select(inside, following[0], 0)]
 

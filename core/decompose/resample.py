@@ -58,26 +58,34 @@ def _number(value: Int) -> Node:
 
 def positions(extent: Int, by: Resampling, mode: str) -> Node:
     """Where each element of the result lies in an axis of ``extent`` elements, in float64 (ONNX Resize,
-    ``coordinate_transformation_mode``); raises ShapeError for a mode that is not one of these."""
+    ``coordinate_transformation_mode``); raises ShapeError for a mode that is not one of these.
+
+    Products come before quotients, and a ratio of sizes is not rounded by itself, so that positions on an element, and
+    halfway between two, are found exactly there.
+    """
     result = cast(iota(by.size), types.f64)
-    scale = _number(by.size) / _number(extent) if by.scale is None else constant(by.scale, types.f64)
-    whole = scale * _number(extent)  # the size of the result before it was made an integer
-    half_pixel = (result + 0.5) / scale - 0.5
+    before, after = _number(extent), _number(by.size)
+    # The size of the result before it was made an integer.
+    whole = after if by.scale is None else constant(by.scale, types.f64) * before
+
+    def unscaled(place: Node) -> Node:
+        return place * before / after if by.scale is None else place / constant(by.scale, types.f64)
+
     if mode == "half_pixel":
-        return half_pixel
+        return unscaled(result + 0.5) - 0.5
     if mode == "pytorch_half_pixel":
-        return select(less(1, whole), half_pixel, 0)
+        return select(less(1, whole), unscaled(result + 0.5) - 0.5, 0)
     if mode == "half_pixel_symmetric":
-        return half_pixel + _number(extent) / 2 * (1 - _number(by.size) / whole)
+        return unscaled(result + 0.5 - after / 2) + (before - 1) / 2  # from the middle outwards
     if mode == "tf_half_pixel_for_nn":
-        return (result + 0.5) / scale
+        return unscaled(result + 0.5)
     if mode == "asymmetric":
-        return result / scale
+        return unscaled(result)
     if mode == "align_corners":
-        return select(less(1, whole), result * ((_number(extent) - 1) / (whole - 1)), 0)
+        return select(less(1, whole), result * (before - 1) / (whole - 1), 0)
     if mode == "tf_crop_and_resize" and by.start is not None and by.end is not None:
-        start, end, last = cast(by.start, types.f64), cast(by.end, types.f64), _number(extent) - 1
-        within = select(less(1, whole), result * ((end - start) * last / (whole - 1)), (end - start) * last / 2)
+        start, end, last = cast(by.start, types.f64), cast(by.end, types.f64), before - 1
+        within = select(less(1, whole), result * (end - start) * last / (whole - 1), (end - start) * last / 2)
         return within + start * last
     raise ShapeError(f"resampling: {mode!r} is no mode of transforming coordinates")
 

@@ -11,7 +11,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose import attention, contraction, normalize
 from luminal.core.decompose.compare import equal, less, less_equal, logical_and
 from luminal.core.decompose.indexing import below_diagonal, stack, take
-from luminal.core.decompose.quantization import integer_product
+from luminal.core.decompose.quantization import centred, integer_product
 from luminal.core.decompose.reduction import sum_
 from luminal.core.decompose.rotary import rotated
 from luminal.core.decompose.scattering import put, scatter_elements
@@ -247,12 +247,39 @@ def _rotary_embedding(call: Call) -> Node:
 def _embed_layer_normalization(call: Call) -> tuple[Node, ...]:
     """The embeddings of words, positions and segments, their norm, and how many words each mask lets in."""
     call.ignore("mask_index_type")
-    words, segments, mask = call[0], call.get(1), call.get(7)
-    batch, length = words.shape
-    places = call.get(8)
-    total = take(call[2], words) + take(call[3], iota(length) if places is None else places)
+    words, segments, places = call[0], call.get(1), call.get(8)
+    total = take(call[2], words) + take(call[3], iota(words.shape[1]) if places is None else places)
     if segments is not None:
         total = total + take(call[4], segments)
-    result = normalize.layer_norm(total, [-1], call[5], call[6], call.number("epsilon", 1e-12))
-    count = expand(constant(0, i32), (batch,)) if mask is None else cast(sum_(cast(mask, i64), 1), i32)
-    return result, count, total
+    return _embedded(call, total, call[5], call[6]), _admitted(call), total
+
+
+@operator("QEmbedLayerNormalization", domain=DOMAIN)
+def _quantized_embed_layer_normalization(call: Call) -> tuple[Node, ...]:
+    """The same with tables, weight and bias of bytes, each with a scale and a zero point."""
+    words, segments = call[0], call.get(1)
+    group = [call.get(position) is not None for position in (1, 4, 10, 15)]
+    if any(group) and not all(group):
+        raise ModelError("segments, their embeddings, scale and zero point must be given together, or not at all")
+
+    def real(number: int, places: Node | None = None) -> Node:
+        """Input 2 and those after it, or its rows at ``places``."""
+        table = call[2 + number] if places is None else take(call[2 + number], places)
+        return cast(centred(table, reshape(call[13 + number], [])), f32) * reshape(call[8 + number], [])
+
+    total = real(0, words) + real(1, iota(words.shape[1]))
+    if segments is not None:
+        total = total + real(2, segments)
+    return _embedded(call, total, real(3), real(4)), _admitted(call)
+
+
+def _embedded(call: Call, total: Node, weight: Node, bias: Node) -> Node:
+    return normalize.layer_norm(total, [-1], weight, bias, call.number("epsilon", 1e-12))
+
+
+def _admitted(call: Call) -> Node:
+    """How many words of each sequence the mask at input 7 lets in; 0 without a mask."""
+    mask = call.get(7)
+    if mask is None:
+        return expand(constant(0, i32), (call[0].shape[0],))
+    return cast(sum_(cast(mask, i64), 1), i32)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import contraction, indexing, math, reduction
+from luminal.core.decompose import contraction, indexing, math, pooling, reduction
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.quantization import centred, integer_product, rounded
+from luminal.core.decompose.quantization import centred, dynamic_product, integer_product, rounded
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, iota
-from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
+from luminal.core.movement import concatenate, permute, reshape, slice_, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.contributed import DOMAIN
 from luminal.frontends.onnx.pooling import averaged
+from luminal.frontends.onnx.quantization import quantized_conv
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
+from luminal.frontends.onnx.windows import window
 
 
 def _real(call: Call, first: int) -> Node:
@@ -43,19 +48,44 @@ def _leaky_relu(call: Call) -> Node:
     return _quantized(call, math.leaky_relu(_real(call, 0), call.number("alpha", 0.01)), 3)
 
 
+@operator("QLinearWhere", domain=DOMAIN)
+def _where(call: Call) -> Node:
+    """``x`` or ``y``, each with a scale and a zero point of its own."""
+    real = math.where(call[0], _real(call, 1), _real(call, 4))
+    return rounded(real / cast(reshape(call[7], []), types.f32), reshape(call[8], []), call[1].dtype)
+
+
 @operator("QLinearGlobalAveragePool", domain=DOMAIN)
 def _global_average_pool(call: Call) -> Node:
-    if call.flag("channels_last"):
-        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
     x = _real(call, 0)
-    return _quantized(call, reduction.mean(x, range(2, x.rank), True), 3)
+    axes = range(1, x.rank - 1) if call.flag("channels_last") else range(2, x.rank)
+    return _quantized(call, reduction.mean(x, axes, True), 3)
+
+
+def channels_first(call: Call, function: Callable[[Call], Node]) -> Node:
+    """``function`` of a call whose first input may have its channels in the last axis, and its result then, too."""
+    if not call.flag("channels_last"):
+        return function(call)
+    rank = call[0].rank
+    inner = replace(call, inputs=(permute(call[0], [0, rank - 1, *range(1, rank - 1)]), *call.inputs[1:]))
+    return permute(function(inner), [0, *range(2, rank), 1])
 
 
 @operator("QLinearAveragePool", domain=DOMAIN)
 def _average_pool(call: Call) -> Node:
-    if call.flag("channels_last"):
-        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
-    return _quantized(call, averaged(call, _real(call, 0)), 3)
+    return channels_first(call, lambda inner: _quantized(inner, averaged(inner, _real(inner, 0)), 3))
+
+
+@operator("NhwcMaxPool", domain=DOMAIN)
+def _max_pool(call: Call) -> Node:
+    """Channels are the last axis."""
+    rank = call[0].rank
+    x = permute(call[0], [0, rank - 1, *range(1, rank - 1)])
+    largest = pooling.max_pool(x, *window(call, x.shape[2:]).sizes, call.flag("ceil_mode"))
+    return permute(largest, [0, *range(2, rank), 1])
+
+
+operator("QLinearConv", domain=DOMAIN)(lambda call: channels_first(call, quantized_conv))
 
 
 @operator("QLinearSoftmax", domain=DOMAIN)
@@ -92,13 +122,8 @@ def _matmul_integer_to_float(call: Call) -> Node:
 @operator("DynamicQuantizeMatMul", domain=DOMAIN)
 def _dynamic_quantize_matmul(call: Call) -> Node:
     """The left matrix is first made bytes between its own lowest and highest value, and 0."""
-    a, bias = call[0], call.get(4)
-    low, high = math.minimum(reduction.min_(a), 0), math.maximum(reduction.max_(a), 0)
-    scale = (high - low) / 255
-    scale = math.where(math.equal(scale, 0), 1, scale)
-    zero = cast(math.clamp(math.round_(-low / scale), 0, 255), types.u8)
-    product = integer_product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3))
-    result = cast(product, types.f32) * (scale * call[2])
+    bias = call.get(4)
+    result = dynamic_product(call[0], call[1], call[2], call.get(3))
     return result if bias is None else result + bias
 
 
@@ -126,9 +151,9 @@ def _gather_blocks(call: Call) -> Node:
         raise ModelError(f"gather_axis and quantize_axis are both {gathered}: blocks lie along another axis than rows")
     if data.dtype == types.u8 and bits < 8:
         last = data.shape[-1] * (8 // bits)
-        data = _unpacked(data, bits, [*data.shape[:-1], last])
+        data = unpacked(data, bits, [*data.shape[:-1], last])
         if zeros is not None:
-            zeros = slice_(_unpacked(zeros, bits, [*zeros.shape[:-1], zeros.shape[-1] * (8 // bits)]), -1, 0,
+            zeros = slice_(unpacked(zeros, bits, [*zeros.shape[:-1], zeros.shape[-1] * (8 // bits)]), -1, 0,
                            scales.shape[-1])  # fmt: skip
     middle = 1 << (bits - 1) if call[0].dtype == types.u8 else 0
     rows = [indexing.take(x, index, gathered) for x in (data, scales)]
@@ -154,7 +179,7 @@ def _matmul_bits(call: Call) -> Node:
     if bits not in (2, 4, 8) or call.get(4) is not None:
         raise UnsupportedError(f"weights of {bits} bits, or in another order (g_idx), are not supported")
     blocks = -(-depth // block)
-    weight = _unpacked(call[1], bits, [columns, blocks, block])
+    weight = unpacked(call[1], bits, [columns, blocks, block])
     scales = reshape(call[2], [columns, blocks, 1])
     zeros, bias = call.get(3), call.get(5)
     if zeros is None:
@@ -162,7 +187,7 @@ def _matmul_bits(call: Call) -> Node:
         real = cast(centred(weight, points), scales.dtype)
     elif zeros.dtype == types.u8:
         row = -(-blocks * bits // 8) * 8 // bits  # whole bytes
-        points = slice_(_unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
+        points = slice_(unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
         real = cast(centred(weight, unsqueeze(points, [2])), scales.dtype)
     else:
         real = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
@@ -170,7 +195,43 @@ def _matmul_bits(call: Call) -> Node:
     return contraction.linear(a, matrix, bias)
 
 
-def _unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
+# What each number of 4 bits stands for: three bits of a magnitude behind a sign, and the quantiles of the normal
+# distribution (Dettmers et al., 2023).
+_FP4 = (0.0, 0.00520833, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
+_NF4 = (
+    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803, 0.1609302,
+    0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
+_FOUR_BITS = {0: (*_FP4, *(-x for x in _FP4)), 1: _NF4}
+
+
+@operator("MatMulBnb4", domain=DOMAIN)
+def _matmul_bnb4(call: Call) -> Node:
+    """A product with weights of 4 bits, each the number of a value in a table, times the largest of its block."""
+    a, depth, columns, block = call[0], call.integer("K"), call.integer("N"), call.integer("block_size")
+    kind = call.integer("quant_type")
+    call.ignore("training_mode")
+    if kind not in _FOUR_BITS:
+        raise ModelError(f"attribute 'quant_type': expected 0 (FP4) or 1 (NF4), found {kind}")
+    if not call.flag("transB", True):
+        raise UnsupportedError("weights that are not transposed (transB 0) are not supported")
+    count = depth * columns
+    blocks = -(-count // block)
+    if call[1].size != -(-count // 2) or call[2].size != blocks:
+        raise ModelError(
+            f"expected {-(-count // 2)} bytes and {blocks} scales for {columns} x {depth} weights in blocks of "
+            f"{block}, found {call[1].size} and {call[2].size}"
+        )
+    pairs = reshape(call[1], [call[1].size, 1])
+    digits = binary(ops.AND, binary(ops.SHR, pairs, constant(np.array([4, 0], np.uint8))), constant(15, types.u8))
+    numbers = slice_(reshape(digits, [2 * call[1].size]), 0, 0, count)
+    table = constant(np.array(_FOUR_BITS[kind]).astype(a.dtype.numpy))
+    scales = indexing.take(call[2], constant(np.arange(count) // block))
+    weight = widened(lambda x, scale: x * scale)(indexing.take(table, cast(numbers, types.i64)), scales)
+    return contraction.linear(a, reshape(weight, [columns, depth]))
+
+
+def unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
     """The numbers of ``bits`` bits that are packed in bytes, the lowest first."""
     each = 8 // bits
     if sym.product(shape) != x.size * each:

@@ -7,6 +7,7 @@ unsupported, so that everything is reported at once.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -259,6 +260,7 @@ class _Importer:
             self.inputs.sizes.assumed,
             self._random,
             self.inputs.most,
+            self.inputs.sizes.named,
         )
         if gradient.is_gradient(node):
             return self._differentiated(call, scope, opset, own)
@@ -267,10 +269,10 @@ class _Importer:
             return self._controlled(runs, call, values, scope, opset, own)
         handler = sequences.handler(name, node.op_type, values)
         if handler is not None:
-            with _located(own, values):
+            with _located(own, values, call.named):
                 return [handler(call, values)]
         function = operators.find(name, node.op_type, version)
-        with _located(own, inputs):
+        with _located(own, inputs, call.named):
             found = None if function is None else function(call)
         if found is None:
             body = functions.expansion(node, inputs, version)
@@ -294,7 +296,7 @@ class _Importer:
             return self._body(body, inputs, scope, opset, own)
 
         try:
-            with _located(own, values):
+            with _located(own, values, call.named):
                 results = handler(call, values, run)
         except control.Unfinished as error:
             self.unsupported += error.places
@@ -384,27 +386,35 @@ def _check_attributes(call: Call) -> None:
 
 
 @contextmanager
-def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
+def _located(origin: Origin, inputs: Sequence[Held], named: Mapping[sym.Var, str]) -> Iterator[None]:
     """Adds to errors inside the block the operator and its inputs; an error that becomes an entry of the list of
-    unsupported places has them in the entry."""
+    unsupported places has them in the entry. ``named`` has the file's names of sizes."""
     try:
         yield
     except UnsupportedError:
         raise
     except LuminalError as error:
-        hint = _frozen(inputs) if origin.op == "Reshape" and isinstance(error, ShapeError) else ""
+        hint = _frozen(inputs, named) if origin.op == "Reshape" and isinstance(error, ShapeError) else ""
         raise error.saying(f"{origin}({', '.join(_operands(inputs))}): {error}{hint}") from error
 
 
-def _frozen(inputs: Sequence[Held]) -> str:
-    """What to do where a shape in the file may be that of one size."""
-    sizes = inputs[0].shape if isinstance(inputs[0], Node) else ()
-    names = sorted({variable.name for size in sizes for variable in sym.variables(size)})
+def _frozen(inputs: Sequence[Held], named: Mapping[sym.Var, str]) -> str:
+    """What to do where a shape in the file may be that of one size: of one that the shape does not have."""
+    data, shape = (x if isinstance(x, Node) else None for x in (*inputs, None, None)[:2])
+    extents = () if data is None else data.shape
+    wanted = None if shape is None else symval.value(shape)
+    given = [] if wanted is None else list(wanted.reshape(-1))
+    # 0 stands for the size of the same axis.
+    given = [extents[k] if size == 0 and k < len(extents) else size for k, size in enumerate(given)]
+    sizes, kept = ({v for size in those for v in sym.variables(size)} for those in (extents, given))
+    names = sorted(named.get(size, size.name) for size in sizes - kept or sizes)
     if not names:
         return ""
+    options = [f"--dim {shlex.quote(name)}=SIZE" for name in names]
+    values = [f"dims={{{name!r}: SIZE}}" for name in names]
     return (
-        f"; if the file was exported for one size of {' or '.join(names)}, fix it: --dim {names[-1]}=SIZE, or "
-        f"dims={{{names[-1]!r}: SIZE}}"
+        f"; if the file was exported for one size of {' or '.join(names)}, fix it: {' or '.join(options)}, or "
+        f"{' or '.join(values)}"
     )
 
 

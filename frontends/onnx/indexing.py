@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ from luminal.core import ops, symval, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing, scattering, text
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, binary, cast, constant, dim, iota, select
+from luminal.core.ir import Node, binary, cast, constant, dim, iota
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
@@ -44,12 +45,19 @@ def _constant(call: Call) -> Node:
 
 @operator("Range")
 def _range(call: Call) -> Node:
-    dtype = call[0].dtype
     call.ignore("stash_type")  # the type to compute in: it is float64, rounded once
+    return ranged(call, [call[0], call[1], call[2]])
+
+
+def ranged(call: Call, given: Sequence[Node | None]) -> Node:
+    """The numbers from the first input on, up to the second, by steps of the third, or 1."""
+    dtype = call[0].dtype
     if dtype.is_float:
-        start, limit, delta = (float(scalar(call.array(k), f"input {k}")) for k in range(3))
+        start, limit, delta = (
+            1.0 if node is None else float(scalar(call.array(k), f"input {k}")) for k, node in enumerate(given)
+        )
         return indexing.arange(start, limit, delta, dtype)
-    first, end, step = (call.values(k) for k in range(3))
+    first, end, step = ([1] if node is None else call.values(k) for k, node in enumerate(given))
     if not len(first) == len(end) == len(step) == 1:
         raise ModelError("expected one start, one limit and one delta")
     if not isinstance(step[0], int):
@@ -67,7 +75,8 @@ def _eye_like(call: Call) -> Node:
 
 
 @operator("Trilu")
-def _trilu(call: Call) -> Node:
+def triangle(call: Call) -> Node:
+    """The upper or the lower triangle of each matrix."""
     diagonal = call.integer_at(1) if call.get(1) is not None else 0
     return indexing.triu(call[0], diagonal) if call.flag("upper", True) else indexing.tril(call[0], diagonal)
 
@@ -120,11 +129,7 @@ def _reverse_sequence(call: Call) -> Node:
     if call[1].shape != (x.shape[axes[0]],):
         raise ModelError(f"expected a length for each of {x.shape[axes[0]]} sequences, found {list(call[1].shape)}")
     order = [*axes, *range(2, x.rank)]
-    turned = permute(x, order)
-    lengths = unsqueeze(cast(call[1], types.i64), [1])
-    position = iota(turned.shape[1])
-    index = select(position < lengths, lengths - 1 - position, position)
-    moved = indexing.gather_nd(turned, unsqueeze(index, [2]), 1)
+    moved = indexing.reversed_sequences(permute(x, order), cast(call[1], types.i64))
     return permute(moved, [*np.argsort(axes), *range(2, x.rank)])
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 from luminal.core import types
 from luminal.core.decompose import math
 from luminal.core.decompose.common import widened
-from luminal.core.ir import Node, cast
+from luminal.core.ir import Node, Operand, cast
 from luminal.core.movement import reshape
 from luminal.frontends.onnx.registry import Call, Importer, of_first, of_pair, operator
 
@@ -39,7 +39,6 @@ for _name, _function in {
     "Relu": math.relu,
     "Round": math.round_,
     "Sigmoid": math.sigmoid,
-    "Sign": math.sign,
     "Sin": math.sin,
     "Sinh": math.sinh,
     "Softplus": math.softplus,
@@ -50,6 +49,8 @@ for _name, _function in {
 }.items():
     operator(_name)(of_first(_function))
 
+# Of NaN, the sign is NaN, unlike PyTorch's.
+operator("Sign")(of_first(lambda x: math.where(math.isnan(x), x, math.sign(x))))
 operator("Add")(of_pair(lambda a, b: a + b))
 operator("Sub")(of_pair(math.sub))
 operator("Mul")(of_pair(lambda a, b: a * b))
@@ -64,7 +65,13 @@ def _prelu(call: Call) -> Node:
     x, slope = call[0], call[1]
     if call.opset < 7 and slope.size != 1:
         slope = reshape(slope, [slope.size, *[1] * (x.rank - 2)])
-    return math.prelu(x, slope)
+    return _sloped(x, slope)
+
+
+@widened
+def _sloped(x: Node, slope: Operand) -> Node:
+    """``x * slope`` below zero, else ``x``: a zero stays, whatever the slope is. In PyTorch's it has the slope."""
+    return math.where(math.less(x, 0), x * slope, x)
 
 
 @operator("Sum")
@@ -110,11 +117,17 @@ operator("Clip", since=11)(lambda call: math.clamp(call[0], call.get(1), call.ge
 
 # ---- activations ---------------------------------------------------------------------------------------------------
 
+
+def thresholded_relu(x: Node, limit: float) -> Node:
+    """``x`` where it is above ``limit``, else 0, of NaN too."""
+    return math.where(math.less(limit, x), x, 0)
+
+
 operator("Celu")(of_first(math.celu, alpha=1.0))
 operator("Elu")(of_first(math.elu, alpha=1.0))
 operator("Gelu")(lambda call: math.gelu(call[0], call.text("approximate", "none")))
 operator("HardSigmoid")(of_first(math.hardsigmoid, alpha=0.2, beta=0.5))
-operator("LeakyRelu")(of_first(math.leaky_relu, alpha=0.01))
+operator("LeakyRelu")(of_first(_sloped, alpha=0.01))
 operator("Selu")(of_first(math.selu, alpha=1.6732632423543772, gamma=1.0507009873554805))
 operator("Swish")(of_first(math.swish, alpha=1.0))
-operator("ThresholdedRelu")(of_first(lambda x, limit: math.threshold(x, limit, 0.0), alpha=1.0))
+operator("ThresholdedRelu")(of_first(thresholded_relu, alpha=1.0))

@@ -121,11 +121,13 @@ def _quantized_matmul(call: Call) -> Node:
     return rounded(cast(product, types.f32) * factor, zero, zero.dtype)
 
 
-@operator("QLinearConv")
-def _quantized_conv(call: Call) -> Node:
+def quantized_conv(call: Call) -> Node:
     """Scaled and rounded once; weights may have a scale for each output channel."""
     x, weight, bias = call[0], call[3], call.get(8)
     total = convolved(call, centred(x, reshape(call[2], [])), centred(weight, _by_channel(call[5], weight.rank)), bias)
     factor = cast(call[1], types.f32) * cast(call[4], types.f32) / cast(call[6], types.f32)
     factor = _by_channel(factor, x.rank - 1)
     return rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)
+
+
+operator("QLinearConv")(quantized_conv)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import TypeAlias
 
+from luminal.core import types
 from luminal.core.decompose import activation, recurrent
 from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.decompose.indexing import full, stack
-from luminal.core.decompose.recurrent import Activation, Course, Weights
+from luminal.core.decompose.recurrent import Activation, Course, QuantizedWeights, Weights
 from luminal.core.errors import ModelError, ShapeError
 from luminal.core.ir import Node
 from luminal.core.movement import permute, slice_, squeeze
 from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
+from luminal.frontends.onnx.math import thresholded_relu
 from luminal.frontends.onnx.registry import Call, describe, exactly, operator
 
 # Each direction: its input, its number and its course, the activations; gives all states, and the last of each.
@@ -43,6 +46,44 @@ def _gru(call: Call) -> tuple[Node, ...]:
 
 @operator("LSTM")
 def _lstm(call: Call) -> tuple[Node, ...]:
+    return _long_short(call, lambda number: _weights(call, number, "iofg"))
+
+
+@operator("DynamicQuantizeLSTM", domain="com.microsoft")
+def _dynamic_quantized_lstm(call: Call) -> tuple[Node, ...]:
+    """An LSTM with weights ``[directions, features, 4 * hidden]`` and ``[directions, hidden, 4 * hidden]`` of integers,
+    each with scales and zero points ``[directions]`` or ``[directions, 4 * hidden]``."""
+    for name, x in (("W", call[1]), ("R", call[2])):
+        if x.dtype not in (types.u8, types.i8) or x.rank != 3:
+            raise ModelError(f"{name}: expected bytes of 3 axes, found {describe(x)}")
+    inputs = (call[0], *(permute(call[k], [0, 2, 1]) for k in (1, 2)), *call.inputs[3:])
+    straight = replace(call, inputs=inputs)
+
+    def weights(number: int) -> Weights:
+        float_ = _weights(straight, number, "iofg")
+        (input_scale, input_zero), (state_scale, state_zero) = (
+            _parameters(straight, first, number) for first in (_P + 1, _P + 3)
+        )
+        return QuantizedWeights(
+            *(getattr(float_, f.name) for f in fields(Weights)),
+            input_scale=input_scale, input_zero=input_zero, state_scale=state_scale, state_zero=state_zero,
+        )  # fmt: skip
+
+    return _long_short(straight, weights)
+
+
+def _parameters(call: Call, first: int, number: int) -> list[Node]:
+    """A scale and a zero point of a direction: one, or one for each row."""
+    rows = []
+    for name, x in (("scale", call[first]), ("zero point", call[first + 1])):
+        row = _row(x, number)
+        if row.rank:
+            _expect(f"a {name}", row, [4 * _hidden(call)])
+        rows.append(row)
+    return rows
+
+
+def _long_short(call: Call, weights: Callable[[int], Weights]) -> tuple[Node, ...]:
     coupled, given = call.flag("input_forget"), call.get(_P)
 
     def layer(x: Node, number: int, course: Course, functions: list[Activation]) -> tuple[Node, ...]:
@@ -52,8 +93,8 @@ def _lstm(call: Call) -> tuple[Node, ...]:
             _expect("P", vectors, [3 * _hidden(call)])
             size = _hidden(call)
             peepholes = {name: slice_(vectors, 0, k * size, size) for k, name in enumerate("iof")}
-        weights, first = _weights(call, number, "iofg"), (_first(call, _H, number), _first(call, _C, number))
-        return recurrent.lstm(x, weights, first, course, functions, peepholes, coupled=coupled)
+        first = _first(call, _H, number), _first(call, _C, number)
+        return recurrent.lstm(x, weights(number), first, course, functions, peepholes, coupled=coupled)
 
     return _directions(call, layer, "iofg", ["Sigmoid", "Tanh", "Tanh"])
 
@@ -138,7 +179,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Node], tuple[float, ...]]] = {
     "sigmoid": (activation.sigmoid, ()),
     "affine": (lambda x, alpha, beta: x * alpha + beta, (1.0, 0.0)),
     "leakyrelu": (activation.leaky_relu, (0.01,)),
-    "thresholdedrelu": (lambda x, alpha: activation.threshold(x, alpha, 0), (1.0,)),
+    "thresholdedrelu": (thresholded_relu, (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: tanh(x * beta) * alpha, (1.0, 1.0)),
     "hardsigmoid": (activation.hardsigmoid, (0.2, 0.5)),
     "elu": (activation.elu, (1.0,)),

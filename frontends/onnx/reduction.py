@@ -54,12 +54,20 @@ for _name, _argument in {"ArgMax": reduction.argmax, "ArgMin": reduction.argmin}
         return function(call[0], axis, keepdims, select_last=call.flag("select_last_index"))
 
 
-for _name, _running in {"CumSum": cumulative.cumsum, "CumProd": cumulative.cumprod}.items():
+@operator("CumSum")
+def _cumulative_sum(call: Call) -> Node:
+    """The first sum is the first element, so it may be -0; of no elements, it is 0."""
+    exclusive = call.flag("exclusive")
+    return cumulative.cumsum(call[0], _along(call), exclusive, call.flag("reverse"), 0 if exclusive else -0.0)
 
-    @operator(_name)
-    def _cumulative(call: Call, function: Callable[..., Node] = _running) -> Node:
-        axis = wrap_axis(call.integer_at(1), call[0].rank)
-        return function(call[0], axis, exclusive=call.flag("exclusive"), reverse=call.flag("reverse"))
+
+@operator("CumProd")
+def _cumulative_product(call: Call) -> Node:
+    return cumulative.cumprod(call[0], _along(call), call.flag("exclusive"), call.flag("reverse"))
+
+
+def _along(call: Call) -> int:
+    return wrap_axis(call.integer_at(1), call[0].rank)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------

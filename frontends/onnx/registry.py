@@ -77,7 +77,7 @@ class Call:
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
     bounds nobody declared, ``random`` the draws of the model; ``most`` gives the upper bound that is declared for a
-    size that data decides, by its name.
+    size that data decides, by its name; ``named`` has the file's names of symbolic sizes.
     """
 
     op: str
@@ -89,6 +89,7 @@ class Call:
     assumed: frozenset[sym.Var] = frozenset()
     random: Random = field(default_factory=Random)
     most: Callable[[str], int | None] = lambda _: None
+    named: Mapping[sym.Var, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
     # ---- inputs
@@ -152,7 +153,7 @@ class Call:
     def integers_at(self, position: int) -> list[int]:
         """The elements of a required integer input that must be plain numbers; errors as for ``values``, and
         UnsupportedError where they depend on symbolic sizes."""
-        return [_plain(value, position) for value in self.values(position)]
+        return [_plain(value, position, self.named) for value in self.values(position)]
 
     def integer_at(self, position: int) -> int:
         """The one element of a required integer input; errors as for ``integers_at``."""
@@ -285,13 +286,12 @@ def _whole(value: Int | float, position: int) -> Int:
     return int(value)
 
 
-def _plain(value: Int, position: int) -> int:
+def _plain(value: Int, position: int, named: Mapping[sym.Var, str]) -> int:
     if isinstance(value, int):
         return value
-    found = ", ".join(sorted(v.name for v in sym.variables(value)))
-    raise UnsupportedError(
-        f"input {position} must be a fixed number, but it is {value}: fix {found} with dims={{name: size}}"
-    )
+    names = sorted(named.get(size, size.name) for size in sym.variables(value))
+    found = ", ".join(f"{name!r}: SIZE" for name in names)
+    raise UnsupportedError(f"input {position} must be a fixed number, but it is {value}: fix it with dims={{{found}}}")
 
 
 def undecided(node: Node, position: int) -> LuminalError:
