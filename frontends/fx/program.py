@@ -65,10 +65,10 @@ def is_traced(model: object) -> bool:
     behind them: such a graph needs no export."""
     if not isinstance(model, torch.fx.GraphModule) or type(model.graph._codegen) is not torch.fx.graph.CodeGen:
         return False
-    return all(map(_is_function, model.graph.nodes))
+    return all(map(is_function, model.graph.nodes))
 
 
-def _is_function(node: torch.fx.Node) -> bool:
+def is_function(node: torch.fx.Node) -> bool:
     if node.op == "placeholder":
         return isinstance(node.meta.get("val"), torch.Tensor | int | float | torch.SymInt) or not node.users
     if node.op == "call_function":
@@ -122,3 +122,9 @@ def _equal(environment: Any) -> list[tuple[Any, Any]]:
     """Sizes that its guards say are equal: whoever made the graph has promised to call it for no others."""
     guards = [guard.expr for guard in environment.guards]
     return [guard.args for guard in guards if guard.func.__name__ in ("Eq", "Equality")]
+
+
+def is_complex(node: torch.fx.Node) -> bool:
+    """Whether an operand or a result of ``node`` is complex."""
+    values = pytree.tree_leaves([node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)

@@ -96,11 +96,7 @@ def compile(
     above 0, or with a GPU or a precision other than ``fp32``.
     """
     threads, seed = arguments.threads(threads), random.parse(seed)
-    chosen = targets.parse(target, precision, threads)
-    budget = filtering.parse(winograd, chosen)
-    scheme = quantise.parse(weights)
-    if search not in SEARCHES:
-        raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
+    chosen, scheme, budget = options(target, precision, weights, winograd, threads, search)
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
@@ -127,6 +123,21 @@ def compile(
     )  # fmt: skip
 
 
+def options(
+    target: str | Target = "host",
+    precision: str | None = None,
+    weights: str | None = None,
+    winograd: float | None = None,
+    threads: int = 0,
+    search: str = "none",
+) -> tuple[Target, quantise.Scheme | None, float | None]:
+    """The target, the scheme of the weights and the error budget that are asked for. Raises as ``compile`` does."""
+    chosen = targets.parse(target, precision, threads)
+    if search not in SEARCHES:
+        raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
+    return chosen, quantise.parse(weights), filtering.parse(winograd, chosen)
+
+
 def tune(
     model: Any,
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
@@ -151,8 +162,7 @@ def tune(
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
-    chosen = targets.parse(target, precision, threads)
-    scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)
+    chosen, scheme, error = options(target, precision, weights, winograd, threads)
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, None)
