@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -95,3 +96,11 @@ class ScheduleError(LuminalError):
 
 class SpecError(LuminalError):
     """A stage handed on something that its specification forbids: a defect in luminal itself."""
+
+
+def nearest(unknown: str, known: Collection[str]) -> str:
+    """A clause that says which of the ``known`` names are like one that is not; empty where none is."""
+    near = difflib.get_close_matches(unknown, [*known], n=3, cutoff=0.5)
+    folded = [name for name in known if name.lower() == unknown.lower() and name not in near]
+    near = [*folded, *near][:3]
+    return f"; the nearest to {unknown!r} are {', '.join(map(repr, near))}" if near else ""

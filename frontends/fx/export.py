@@ -14,14 +14,15 @@ import numpy as np
 import torch
 import torch.fx.experimental._config as symbolic_shapes_config
 from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from luminal.core.errors import ModelError
+from luminal.core.errors import ModelError, nearest
 from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
-from luminal.frontends.fx.program import REACHED
+from luminal.frontends.fx.program import REACHED, is_traced, of_exported, of_traced
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
@@ -58,11 +59,6 @@ def export(
         return _known(model)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
-    if inputs is None:
-        raise ModelError(
-            f"{type(model).__name__} has no sizes and types of its own: pass example inputs, "
-            "as in luminal.compile(module, (x,)), or an ExportedProgram"
-        )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
     with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
         try:
@@ -143,8 +139,13 @@ def dynamic_shapes(
     return bound.args, shapes
 
 
-def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
+def _bind(model: torch.nn.Module, inputs: Inputs | None) -> inspect.BoundArguments:
     """The inputs under the parameters of the module's ``forward``."""
+    if inputs is None:
+        raise ModelError(
+            f"{type(model).__name__} has no sizes and types of its own: pass example inputs, "
+            "as in luminal.compile(module, (x,)), or an ExportedProgram"
+        )
     if isinstance(inputs, torch.Tensor | np.ndarray):
         raise ModelError("expected the arguments of a call, found one tensor: write (x,) instead of x")
     if isinstance(inputs, inspect.BoundArguments):
@@ -154,6 +155,35 @@ def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
         return signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
     except TypeError as error:
         raise ModelError(f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}") from error
+
+
+def names(
+    model: Model, inputs: Inputs | None = None, dims: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[str]]:
+    """The names of the model's inputs and of its own symbols of sizes, before anything is exported or imported."""
+    if isinstance(model, ExportedProgram) or (inputs is None and is_traced(model)):
+        program = of_exported(model) if isinstance(model, ExportedProgram) else of_traced(model)
+        found = [spec.arg.name for spec in program.inputs if spec.kind is InputKind.USER_INPUT]
+        return found, list(map(str, program.ranges))
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
+    return input_names(model, inputs), []
+
+
+def input_names(model: torch.nn.Module, inputs: Inputs | None) -> list[str]:
+    """The names of all values that a call is given, as ``dims`` and ``constants`` have them."""
+    bound = _bind(model, inputs)
+    return [name for argument, value in bound.arguments.items() for name, _ in _leaves(bound, argument, value)]
+
+
+def _leaves(bound: inspect.BoundArguments, argument: str, value: Any) -> list[tuple[str, Any]]:
+    """What an argument nests, each by its name."""
+    kind = bound.signature.parameters[argument].kind
+    found = []
+    for path, leaf in pytree.tree_leaves_with_path(value):
+        steps = [str(step.key if hasattr(step, "key") else getattr(step, "idx", step)) for step in path]
+        found.append(("_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps]), leaf))
+    return found
 
 
 def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundArguments, Any]:
@@ -167,10 +197,8 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         kind = bound.signature.parameters[argument].kind
         leaves = []
         specs = []
-        keyed, tree = pytree.tree_flatten_with_path(value)
-        for path, leaf in keyed:
-            steps = [str(step.key if hasattr(step, "key") else getattr(step, "idx", step)) for step in path]
-            name = "_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps])
+        tree = pytree.tree_structure(value)
+        for name, leaf in _leaves(bound, argument, value):
             names.add(name)
             leaf, spec = _leaf_spec(name, leaf, dims, made)
             if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
@@ -181,15 +209,20 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         bound.arguments[argument] = pytree.tree_unflatten(leaves, tree)
         shape = pytree.tree_unflatten(specs, tree)
         shapes |= shape if kind is inspect.Parameter.VAR_KEYWORD else {argument: shape}
-    unused = sorted(set(dims.ranges) - {name for axes in dims.axes.values() for name in axes.values()})
+    named = {name for axes in dims.axes.values() for name in axes.values()}
+    unused = sorted(set(dims.ranges) - named)
     if unused:
         raise ModelError(
-            f"dims gives a range to {', '.join(unused)}, but no axis has that name; name the axes too, "
+            f"dims gives a range to {', '.join(unused)}, but no axis has that name{nearest(unused[0], named | names)}; "
+            "name the axes too, "
             f"as in dims={{{unused[0]!r}: (1, 32), {min(names, default='x')!r}: {{0: {unused[0]!r}}}}}"
         )
     unknown = sorted(set(dims.axes) - names)
     if unknown:
-        raise ModelError(f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}")
+        raise ModelError(
+            f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}"
+            f"{nearest(unknown[0], names)}"
+        )
     return bound, shapes if made else None
 
 

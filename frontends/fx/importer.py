@@ -35,6 +35,7 @@ from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
 from luminal.frontends.fx.export import Inputs, Model, export
+from luminal.frontends.fx.export import names as names
 from luminal.frontends.fx.program import Program, is_complex, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
