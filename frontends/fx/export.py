@@ -44,13 +44,15 @@ def export(
     dims: Mapping[str, Any] | None = None,
     states: Collection[str] = (),
     apart: bool = True,
+    free: bool = False,
 ) -> ExportedProgram:
     """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
 
     A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
     described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told
-    ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same. What the table does not
+    ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same; ``free`` axes are those
+    that PyTorch itself finds to vary, of which it asserts in the program what it refuses of declared ones. What the table does not
     hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
@@ -59,7 +61,7 @@ def export(
         return _known(model)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
-    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
+    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims), free)
     with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
         try:
             program, replaced = _exported(model, bound, shapes, states)
@@ -186,7 +188,7 @@ def _leaves(bound: inspect.BoundArguments, argument: str, value: Any) -> list[tu
     return found
 
 
-def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundArguments, Any]:
+def _dynamic(bound: inspect.BoundArguments, dims: Dims, free: bool = False) -> tuple[inspect.BoundArguments, Any]:
     """The arguments, enlarged where a dynamic axis of extent 1 would be taken for a fixed one and copied where one
     tensor is given twice, which would be taken for one input; and their shape spec."""
     made: dict[str, Any] = {}
@@ -200,7 +202,7 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         tree = pytree.tree_structure(value)
         for name, leaf in _leaves(bound, argument, value):
             names.add(name)
-            leaf, spec = _leaf_spec(name, leaf, dims, made)
+            leaf, spec = _leaf_spec(name, leaf, dims, made, free)
             if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
                 leaf = leaf.clone()
             seen.add(id(leaf))
@@ -226,7 +228,9 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
     return bound, shapes if made else None
 
 
-def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[Any, dict[int, Any] | None]:
+def _leaf_spec(
+    name: str, leaf: Any, dims: Dims, made: dict[str, Any], free: bool
+) -> tuple[Any, dict[int, Any] | None]:
     """One input, enlarged where needed, and the ``Dim`` of each of its dynamic axes; ``made`` holds those by name."""
     axes = dims.axes.get(name)
     if not isinstance(leaf, torch.Tensor) or not axes:
@@ -245,7 +249,8 @@ def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[
             continue
         if leaf.shape[axis] == 1:
             leaf = torch.cat([leaf, leaf], axis)
-        spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=given.low, max=given.high))
+        kind = Dim.AUTO if free else partial(Dim, dim_name)
+        spec[axis % leaf.ndim] = made.setdefault(dim_name, kind(min=given.low, max=given.high))
     return leaf, spec or None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -113,10 +114,7 @@ def survey(
 
 
 def obstacles(
-    model: torch.fx.GraphModule,
-    *,
-    dims: Mapping[str, Any] | None = None,
-    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    model: torch.fx.GraphModule, dims: Mapping[str, Any], constants: Mapping[str, np.ndarray[Any, Any]]
 ) -> Sequence[tuple[torch.fx.Node, Unsupported]]:
     """Every node of a traced graph (see ``program.is_traced``) that luminal cannot compile, and why: a place in a graph
     inside it counts for the node that runs that graph. Raises as ``load`` does for what is wrong with no node."""
@@ -142,12 +140,12 @@ def _build(
     except (ModelError, ShapeError) as error:
         if isinstance(model, ExportedProgram) or not dims:
             raise
-        # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not,
-        # it asks less of the sizes.
-        try:
-            return built(of_exported(export(model, inputs, dims, states or (), apart=False)))
-        except LuminalError:
-            raise error from error.__cause__
+        # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not, it
+        # asks less of the sizes. And it takes guards that it cannot solve, as of chunks, to fix the axes that are declared.
+        for free in (False, True):
+            with suppress(LuminalError):
+                return built(of_exported(export(model, inputs, dims, states or (), apart=False, free=free)))
+        raise error from error.__cause__
 
 
 def _built(
@@ -191,7 +189,7 @@ class _Importer:
         self.unsupported: list[Unsupported] = []
         self.at: list[torch.fx.Node] = []  # the program's own node for each of them
         self.node: torch.fx.Node = next(iter(program.graph.nodes))  # that is being read
-        self.guessed: set[torch.fx.Node] = set()  # what depends on numbers that stand in for unknown ones
+        self.behind: dict[torch.fx.Node, bool] = {}  # what depends on stand-ins, and whether on numbers among them
         self.origins: Origins = {}
         self.names: dict[Node, str] = {}
         self.inputs: list[Node] = []
@@ -475,8 +473,8 @@ class _Importer:
         operator = target_name(node.target)
         if operator == "operator.getitem" and not node.users:
             return None  # a result that nothing reads may be one that luminal does not compute
-        if not self.guessed.isdisjoint(node.all_input_nodes):
-            self.guessed.add(node)
+        if behind := [self.behind[operand] for operand in node.all_input_nodes if operand in self.behind]:
+            self.behind[node] = any(behind)
         complex_ = is_complex(node)
         entry = (tables.COMPLEX if complex_ else tables.TABLE).get(operator)
         if entry is None:
@@ -492,14 +490,15 @@ class _Importer:
             if isinstance(error, ShapeError):
                 # Counts of elements, which are last, come first: a number in a traced shape is the model's own.
                 self.symbols.sizes.require(error.unequal[::-1], str(origin))
-            # The error may come from what stands in for the result of an unsupported operator: shape and type of that
-            # are right, but no number.
-            certain = isinstance(error, ShapeError | DTypeError) and node not in self.guessed
-            if self.every and (certain or not self.unsupported):
-                return self._report(node, operator, str(error))
+            said = str(error) if error.condition is None else f"{error}{self.symbols.sizes.advice(error.condition)}"
+            # What stands in for an unsupported operator's result has its shape and type, but not its numbers.
+            of_types = isinstance(error, ShapeError | DTypeError)
+            certain = not self.behind.get(node, False) if of_types else node not in self.behind
+            if self.every and certain:
+                return self._report(node, operator, said)
             if self.unsupported:
                 return self._stand_in(node, node.name, node.meta.get("val"))
-            raise error.saying(f"{origin}: {error}") from error
+            raise error.saying(f"{origin}: {said}") from error
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
@@ -571,13 +570,14 @@ class _Importer:
         return str(self.symbols.convert(value)) if isinstance(value, torch.SymInt) else str(value)
 
     def _stand_in(self, node: torch.fx.Node, name: str, value: Any) -> Any:
+        self.behind.setdefault(node, False)
         if isinstance(value, tuple | list):
             return [self._stand_in(node, f"{name}.{k}", v) for k, v in enumerate(value)]
         if isinstance(value, torch.Tensor) and value.is_complex():
             return Complex(ir.input_(name, (*self.symbols.shape(value.shape), 2), PARTS[value.dtype]))
         if isinstance(value, torch.Tensor):
             return ir.input_(name, self.symbols.shape(value.shape), FROM_TORCH.get(value.dtype, types.f32))
-        self.guessed.add(node)
+        self.behind[node] = True
         if isinstance(value, torch.SymInt):
             return sym.var(name, 0, 1 << 31)
         if isinstance(value, torch.SymBool | torch.SymFloat):

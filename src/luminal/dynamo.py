@@ -285,7 +285,7 @@ class _Compiled:
     def obstacles(self, arguments: Inputs) -> Sequence[tuple[torch.fx.Node, Unsupported]]:
         """The nodes that luminal cannot compile, at the sizes of a call."""
         dims, constants = _only(self._sizes(arguments)), self._constants(arguments)
-        return importer.obstacles(self.graph, dims=dims, constants=constants)
+        return importer.obstacles(self.graph, dims, constants)
 
     def _symbolic(self, arguments: Inputs, is_symbolic: bool) -> Module | None:
         """The library for all sizes of the symbols; None where there are symbols, and none is possible."""
