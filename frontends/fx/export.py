@@ -6,15 +6,19 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.fx.experimental._config as symbolic_shapes_config
+from torch._guards import detect_fake_mode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from luminal.core.errors import ModelError, nearest
@@ -22,7 +26,7 @@ from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
-from luminal.frontends.fx.program import REACHED, is_traced, of_exported, of_traced
+from luminal.frontends.fx.program import REACHED, is_aten, is_traced, of_exported, of_traced
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
@@ -102,6 +106,43 @@ def _known(program: ExportedProgram) -> ExportedProgram:
         return program.run_decompositions({**rules(), **_of_kernels(calls)})
 
 
+def traced(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A module of which ``program.is_aten`` holds as one of which ``is_traced`` does, as far as PyTorch can bring it
+    about: updates of its own values are values, and what the table does not hold is decomposed. The arguments keep
+    their names."""
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    if is_traced(module) and all(target_name(node.target) in TABLE for node in calls):
+        return module
+    placeholders = module.graph.find_nodes(op="placeholder")
+    values = [node.meta.get("val") for node in placeholders]
+    run = partial(torch.fx.Interpreter(module).run, enable_io_processing=False)
+    table = {**rules(), **_of_kernels(calls)}
+    with exporting("the graph"), torch.no_grad(), preserve_node_meta(), _beside_parameters(detect_fake_mode(values)):
+        found = make_fx(torch.func.functionalize(run), table, _allow_non_fake_inputs=True)(*values)
+    for node, own in zip(found.graph.find_nodes(op="placeholder"), placeholders, strict=True):
+        node.target = own.target
+        node._rename(own.name)
+    found.graph.set_codegen(module.graph._codegen)
+    found.graph.eliminate_dead_code()
+    found.recompile()
+    return found
+
+
+@contextmanager
+def _beside_parameters(mode: Any) -> Iterator[None]:
+    """The ``mode`` of tensors without memory, if there is one, beside parameters, which have theirs."""
+    if mode is None:
+        yield
+        return
+    allowed = mode.allow_non_fake_inputs
+    mode.allow_non_fake_inputs = True
+    try:
+        with mode:
+            yield
+    finally:
+        mode.allow_non_fake_inputs = allowed
+
+
 def _of_kernels(calls: Sequence[torch.fx.Node]) -> dict[Any, Any]:
     """What the table does not hold of operators that were defined in Python, ``torch.library.custom_op``'s among them:
     each is decomposed into what its kernel for all devices does, unless that cannot be traced."""
@@ -163,7 +204,7 @@ def names(
     model: Model, inputs: Inputs | None = None, dims: Mapping[str, Any] | None = None
 ) -> tuple[list[str], list[str]]:
     """The names of the model's inputs and of its own symbols of sizes, before anything is exported or imported."""
-    if isinstance(model, ExportedProgram) or (inputs is None and is_traced(model)):
+    if isinstance(model, ExportedProgram) or is_aten(model):
         program = of_exported(model) if isinstance(model, ExportedProgram) else of_traced(model)
         found = [spec.arg.name for spec in program.inputs if spec.kind is InputKind.USER_INPUT]
         return found, list(map(str, program.ranges))

@@ -35,9 +35,9 @@ from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
-from luminal.frontends.fx.export import Inputs, Model, export
+from luminal.frontends.fx.export import Inputs, Model, export, traced
 from luminal.frontends.fx.export import names as names
-from luminal.frontends.fx.program import Program, is_complex, is_traced, of_exported, of_traced
+from luminal.frontends.fx.program import Program, fits, is_aten, is_complex, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
 
@@ -133,8 +133,8 @@ def _build(
 ) -> tuple[_Importer, Graph]:
     """The graph, and the importer that made it; with ``every`` place that is at fault, not the first alone."""
     built = partial(_built, model=model, dims=dims, constants=constants, name=name, states=states, every=every)
-    if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
-        return built(of_traced(model))
+    if is_aten(model) and (inputs is None or fits(model, inputs)) and is_traced(module := traced(model)):
+        return built(of_traced(module))
     try:
         return built(of_exported(export(model, inputs, dims, states or ())))
     except (ModelError, ShapeError) as error:

@@ -59,8 +59,9 @@ def compile(
     """Compile a model to a native library and load it.
 
     ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
-    ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs``; without them it
-    is compiled at its first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
+    ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs`` (but not one of
+    functional ATen operators, as ``make_fx`` makes it, which is taken as it is); without them it is compiled at its
+    first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
     such models makes one library with an entry for each, which share their weights and states: ``inputs`` are then a
     mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds for the
     entries that have it; under the name of an entry, they may have a mapping for it alone, and so may ``weights`` and
@@ -102,7 +103,7 @@ def compile(
     chosen, choices = options(target, precision, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
-    if inputs is None and _is_module(model):
+    if inputs is None and _is_module(model) and not _is_traced(model):
         return Specialised(
             model, target=chosen, weights=weights, winograd=winograd, dims=dims, constants=constants, name=name,
             threads=threads, emulate=emulate, seed=seed, search=search,
@@ -352,6 +353,15 @@ def _program(model: Any) -> Any:
 
 def _is_module(model: Any) -> bool:
     return any(kind.__module__ == "torch.nn.modules.module" for kind in type(model).__mro__)
+
+
+def _is_traced(model: Any) -> bool:
+    """Whether ``model`` is a graph of ATen operators, which has types and sizes of its own."""
+    if not any(kind.__module__ == "torch.fx.graph_module" for kind in type(model).__mro__):
+        return False
+    from luminal.frontends.fx import program
+
+    return program.is_aten(model)
 
 
 class Specialised:
