@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-
 _LONG, _ENDS = 100, 36  # characters of an expression that is shortened, and of its beginning and end that are left
 _TOKEN = re.compile(r"\w+|//|\s+|.", re.DOTALL)
 
@@ -29,7 +28,11 @@ def _shortened(part: str) -> str:
 def _expressions(text: str) -> Iterator[str]:
     """``text`` in parts, of which each expression is one: names and numbers with operators between them, which words
     of a sentence do not have. A comma belongs to one within ``min`` and ``max`` alone."""
-    part, follows, open_ = "", False, list[bool]()  # whether an operand came last; by parenthesis, whether of a function
+    part, follows, open_ = (
+        "",
+        False,
+        list[bool](),
+    )  # whether an operand came last; by parenthesis, whether of a function
     before = ""
     for token in _TOKEN.findall(text):
         if token.isspace():

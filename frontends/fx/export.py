@@ -56,8 +56,8 @@ def export(
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
     described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told
     ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same; ``free`` axes are those
-    that PyTorch itself finds to vary, of which it asserts in the program what it refuses of declared ones. What the table does not
-    hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
+    that PyTorch itself finds to vary, of which it asserts in the program what it refuses of declared ones. What the
+    table does not hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
     """
@@ -269,9 +269,7 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims, free: bool = False) -> t
     return bound, shapes if made else None
 
 
-def _leaf_spec(
-    name: str, leaf: Any, dims: Dims, made: dict[str, Any], free: bool
-) -> tuple[Any, dict[int, Any] | None]:
+def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any], free: bool) -> tuple[Any, dict[int, Any] | None]:
     """One input, enlarged where needed, and the ``Dim`` of each of its dynamic axes; ``made`` holds those by name."""
     axes = dims.axes.get(name)
     if not isinstance(leaf, torch.Tensor) or not axes:

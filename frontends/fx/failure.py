@@ -55,8 +55,8 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
         )
     if found.startswith(("Constraints violated", "Specializations unexpectedly required")):
         return "axes that may vary as dims declares", (
-            f"Declare the sizes that the model allows{_suggested(found)}, or take what fixes them out of the model: a size "
-            "made a number (int(x.shape[0]), a list of as many tensors), or a branch on it."
+            f"Declare the sizes that the model allows{_suggested(found)}, or take what fixes them out of the model: a "
+            "size made a number (int(x.shape[0]), a list of as many tensors), or a branch on it."
         )
     if "is not functional" in found or "input mutation" in found:
         return "branches and bodies of loops that write into nothing that they are given", (

@@ -35,8 +35,7 @@ from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
-from luminal.frontends.fx.export import Inputs, Model, export, traced
-from luminal.frontends.fx.export import names as names
+from luminal.frontends.fx.export import Inputs, Model, export, names, traced  # noqa: F401 - names is asked for here
 from luminal.frontends.fx.program import Program, fits, is_aten, is_complex, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
@@ -140,8 +139,8 @@ def _build(
     except (ModelError, ShapeError) as error:
         if isinstance(model, ExportedProgram) or not dims:
             raise
-        # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not, it
-        # asks less of the sizes. And it takes guards that it cannot solve, as of chunks, to fix the axes that are declared.
+        # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not,
+        # it asks less of the sizes. And it takes guards that it cannot solve, as of chunks, to fix declared axes.
         for free in (False, True):
             with suppress(LuminalError):
                 return built(of_exported(export(model, inputs, dims, states or (), apart=False, free=free)))

@@ -288,9 +288,8 @@ def _whole(value: Int | float, position: int) -> Int:
 def _plain(value: Int, position: int) -> int:
     if isinstance(value, int):
         return value
-    found = ", ".join(sorted(v.name for v in sym.variables(value)))
     raise UnsupportedError(
-        f"input {position} must be a fixed number, but it is {value}: fix {found} with dims={{name: size}}"
+        f"input {position} must be a fixed number, but it is {value}: fix it with {sym.fixing(value)}"
     )
 
 
