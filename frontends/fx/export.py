@@ -200,7 +200,7 @@ def _bind(model: torch.nn.Module, inputs: Inputs | None) -> inspect.BoundArgumen
         raise ModelError(f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}") from error
 
 
-def names(
+def declared_names(
     model: Model, inputs: Inputs | None = None, dims: Mapping[str, Any] | None = None
 ) -> tuple[list[str], list[str]]:
     """The names of the model's inputs and of its own symbols of sizes, before anything is exported or imported."""

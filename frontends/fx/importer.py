@@ -35,7 +35,7 @@ from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
-from luminal.frontends.fx.export import Inputs, Model, export, names, traced  # noqa: F401 - names is asked for here
+from luminal.frontends.fx.export import Inputs, Model, declared_names, export, traced  # noqa: F401
 from luminal.frontends.fx.program import Program, fits, is_aten, is_complex, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description

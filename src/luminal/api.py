@@ -290,7 +290,7 @@ def names(model: Any, inputs: Any, dims: Dims | None) -> tuple[list[str], list[s
     if isinstance(model, Graph):
         return [node.attr.name for node in model.inputs], [size.name for size in model.dims]
     _, importer, program = front_end(model)
-    found: tuple[list[str], list[str]] = importer.names(program, inputs, dims)
+    found: tuple[list[str], list[str]] = importer.declared_names(program, inputs, dims)
     return found
 
 
