@@ -71,7 +71,9 @@ def load(
     return graph
 
 
-def names(model: Source, inputs: None = None, dims: Mapping[str, Any] | None = None) -> tuple[list[str], list[str]]:
+def declared_names(
+    model: Source, inputs: None = None, dims: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[str]]:
     """The names of the model's inputs and of the sizes that ``dims`` may bound, before anything is imported."""
     proto, _ = read(model)
     found, sizes = input_names(_declared(proto), dims or {})
