@@ -111,7 +111,7 @@ def _attributes_apart(whole: torch.fx.GraphModule, rest: Collection[torch.fx.Nod
     return found
 
 
-class _Those(OperatorSupportBase):
+class _Those(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no types for it
     def __init__(self, supported: Any) -> None:
         self.supported = supported
 

@@ -99,8 +99,14 @@ def luminal(
     except Exception as error:  # noqa: BLE001 - what PyTorch cannot make a functional graph of, it can run
         compilation.leave(_everything(graph, error), "pytorch")
         compilation.warn()
-        return graph.forward
+        return _forward(graph)
     return compiled
+
+
+def _forward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+    """What runs ``graph`` in PyTorch."""
+    run: Callable[..., Any] = graph.forward
+    return run
 
 
 def _is_whole() -> bool:
@@ -199,7 +205,7 @@ class _Part:
         found = split(self.graph, [node for node, _ in obstacles]) if obstacles else None
         if found is None:
             self.compilation.leave(places, self.name or "pytorch")
-            return self.graph.forward
+            return _forward(self.graph)
         prefix = f"{self.name}." if self.name else ""
         for node, place in obstacles:
             self.compilation.leave([place], prefix + found.pytorch.get(node.name, "pytorch"))
@@ -211,7 +217,7 @@ class _Part:
                 delattr(found.module, name)
                 fixed = [k for k, operand in enumerate(node.args) if operand.name in weights]
                 setattr(found.module, name, _Part(inner, fixed, self.compilation, prefix + name))
-        return found.module.forward
+        return _forward(found.module)
 
     def _obstacles(self, arguments: Inputs) -> list[tuple[torch.fx.Node, Unsupported]]:
         """The nodes that luminal cannot compile at the sizes of a call; none where it cannot be said of nodes."""
