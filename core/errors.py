@@ -2,19 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+_LONG, _ENDS = 100, 36  # characters of an expression that is shortened, and of its beginning and end that are left
+_TOKEN = re.compile(r"\w+|//|\s+|.", re.DOTALL)
+
+
+def short(text: str) -> str:
+    """``text`` with the middle of every long expression of sizes left out, and the names in it said."""
+    return "".join(_shortened(part) for part in _expressions(text)) if len(text) > _LONG else text
+
+
+def _shortened(part: str) -> str:
+    if len(part.strip()) <= _LONG:
+        return part
+    names = sorted(set(re.findall(r"[A-Za-z_]\w*", part)) - {"min", "max"})
+    return f"{part[:_ENDS].rstrip()} ... {part[-_ENDS:].lstrip()} (of {', '.join(names)})"
+
+
+def _expressions(text: str) -> Iterator[str]:
+    """``text`` in parts, of which each expression is one: names and numbers with operators between them, which words
+    of a sentence do not have. A comma belongs to one within ``min`` and ``max`` alone."""
+    part, follows, open_ = (
+        "",
+        False,
+        list[bool](),
+    )  # whether an operand came last; by parenthesis, whether of a function
+    before = ""
+    for token in _TOKEN.findall(text):
+        if token.isspace():
+            part += token
+            continue
+        function = before in ("min", "max")
+        fits = (
+            (not follows or function) if token == "(" else
+            follows and bool(open_) if token == ")" else
+            follows and bool(open_) and open_[-1] if token == "," else
+            follows or token == "-" if token in ("+", "-", "*", "//", "%") else
+            not follows and token.isidentifier() | token.isdecimal()
+        )  # fmt: skip
+        if not fits:
+            yield part
+            part, follows, open_ = "", False, []
+            if not (token == "(" or token.isidentifier() or token.isdecimal()):
+                yield token
+                before = ""
+                continue
+        if token == "(":
+            open_.append(function)
+        elif token == ")":
+            open_.pop()
+        follows = token == ")" or token.isidentifier() or token.isdecimal()
+        part, before = part + token, token
+    yield part
+
 
 class LuminalError(Exception):
-    """Base of every error that luminal raises on purpose."""
+    """Base of every error that luminal raises on purpose. Long expressions of sizes in its message are shortened.
+
+    ``condition`` is what a model requires of sizes, where that is what failed: it has ``holds``, from sizes by name to
+    whether they are allowed, and ``variables``."""
+
+    condition: Any = None
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(short(message))
 
     def saying(self, message: str) -> LuminalError:
         """The same error with another ``message``."""
         same = copy(self)
-        same.args = (message,)
+        same.args = (short(message),)
         same.__cause__ = self.__cause__
         return same
 
@@ -36,7 +98,7 @@ class Unsupported:
     def __str__(self) -> str:
         where = f" at {self.location}" if self.location else ""
         advice = f": {self.advice}" if self.advice else ""
-        return f"{self.op} {self.node!r}({', '.join(self.operands)}){where}{advice}"
+        return f"{self.op} {self.node!r}({', '.join(map(short, self.operands))}){where}{short(advice)}"
 
 
 class Survey(NamedTuple):
@@ -95,3 +157,11 @@ class ScheduleError(LuminalError):
 
 class SpecError(LuminalError):
     """A stage handed on something that its specification forbids: a defect in luminal itself."""
+
+
+def nearest(unknown: str, known: Collection[str]) -> str:
+    """A clause that says which of the ``known`` names are like one that is not; empty where none is."""
+    near = difflib.get_close_matches(unknown, [*known], n=3, cutoff=0.5)
+    folded = [name for name in known if name.lower() == unknown.lower() and name not in near]
+    near = [*folded, *near][:3]
+    return f"; the nearest to {unknown!r} are {', '.join(map(repr, near))}" if near else ""

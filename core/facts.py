@@ -6,10 +6,11 @@ where the model is loaded: the fact is learnt, and the model is imported again u
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from luminal.core import relations
 from luminal.core import symbolic as sym
@@ -38,6 +39,7 @@ class Range(NamedTuple):
         return words if self.step == 1 else f"{words} ({relations.multiple(self.step, self.rest)})"
 
 
+_TRIED = 1 << 12  # values of a size at which a condition is tried
 DEFAULT = Range(1, 1024)  # of a size of which nobody says anything; memory is planned at the upper bound
 
 
@@ -154,6 +156,33 @@ class Sizes:
         symbols = {symbol for size in sizes for symbol in sym.variables(size)}
         return ", ".join(f"{symbol} in {symbol.lo}..{symbol.hi}" for symbol in self.named if symbol in symbols)
 
+    def advice(self, condition: Any) -> str:
+        """The bounds to declare for one size so that a ``condition`` of sizes holds (see ``LuminalError``), and what
+        its symbols are; no bounds where those of one size do not do."""
+        symbols = [symbol for symbol in self.named if symbol in condition.variables]
+        if len(symbols) != len(condition.variables):
+            return ""
+        said = [f"{self.named[s]} = {self._sizes[self.named[s]]}" for s in symbols if self.named[s] != s.name]
+        known = f", where {', '.join(said)}" if said else ""
+        for symbol in symbols:
+            others = [[(other.name, value) for value in _values(other, 8)] for other in symbols if other != symbol]
+            tried = _values(symbol, _TRIED)
+            allowed = [
+                all(condition.holds({symbol.name: value, **dict(pairs)}) for pairs in itertools.product(*others))
+                for value in tried
+            ]
+            run = _longest(tried, allowed)
+            name = self.named[symbol]
+            size = self._sizes[name]
+            if not run or sym.variables(size) != {symbol}:
+                continue
+            low, second, high = (int(sym.evaluate(size, {symbol.name: v})) for v in (run[0], run[0] + 1, run[-1]))
+            step = second - low
+            bounds = [low, high, step] if step > 1 else [low, high]
+            spelt = ":".join(map(str, bounds))
+            return f" to dims={{{name!r}: ({', '.join(map(str, bounds))})}}, --dim {name}={spelt}{known}"
+        return known
+
     def text(self, size: Int) -> str:
         """``size`` with the model's own names."""
         by: dict[Var, Int] = {}
@@ -180,6 +209,19 @@ class Sizes:
     def _narrow(self, name: str, low: int, high: int) -> None:
         known = self._facts.within.get(name, (low, high))
         self._facts.within[name] = max(known[0], low), min(known[1], high)
+
+
+def _values(symbol: Var, count: int) -> Sequence[int]:
+    """The values of a symbol, or so many of them, spread evenly, with the first and the last."""
+    values = range(symbol.lo, (sym.upper(symbol.hi) or symbol.lo) + 1)
+    return values if len(values) <= count else [*values[:: -(-len(values) // (count - 1))], values[-1]]
+
+
+def _longest(values: Sequence[int], allowed: Sequence[bool]) -> Sequence[int]:
+    """The longest run of ``values`` that are ``allowed``, the last such."""
+    ends = [-1, *(k for k, fits in enumerate(allowed) if not fits), len(values)]
+    runs = [values[a + 1 : b] for a, b in itertools.pairwise(ends)]
+    return max(reversed(runs), key=len)
 
 
 def _identifier(name: str) -> str:

@@ -72,6 +72,12 @@ def _substitute_atom(atom: Atom, by: Mapping[Var, Int]) -> Int:
     return combine(substitute(atom.a, by), substitute(atom.b, by))
 
 
+def fixing(*sizes: Int) -> str:
+    """What a user gives to fix the symbols in ``sizes``."""
+    names = sorted({symbol.name for size in sizes for symbol in variables(size)})
+    return f"dims={{{', '.join(f'{name!r}: SIZE' for name in names)}}}"
+
+
 def evaluate(value: Int, env: Mapping[str, Any]) -> Any:
     """The number (or numpy array, where ``env`` holds arrays) that ``value`` has under the bindings ``env`` by name.
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from luminal.core import ir, ops, types
+from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.traverse import topological
@@ -488,6 +488,77 @@ def test_sizes_that_the_model_refuses() -> None:
         importer.load(Call(function), (torch.ones(4, 4),), dims={"args_0": ("n",), "n": (1, 9)})
 
 
+def test_a_refusal_says_which_bounds_to_give() -> None:
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], 4, -1).transpose(1, 2).reshape(x.shape) + x
+
+    x, axes = torch.arange(36.0).reshape(3, 12), {"args_0": {1: "n"}}
+    message = r"not 4\*n_4 == 4; .* n_4 = 1: narrow dims to dims={'n': \(8, 64, 4\)}, --dim n=8:64:4, where n = 4\*n_4"
+    with pytest.raises(ModelError, match=message):
+        importer.load(Call(heads), (x,), dims={"n": (4, 64), **axes})
+    graph = importer.load(Call(heads), (x,), dims={"n": (8, 64, 4), **axes})
+    found = interp.run(graph, {"args_0": x.numpy()}).outputs[0]
+    np.testing.assert_array_equal(found, heads(x).numpy())
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] * x.shape[1] <= 30)
+        return x * 2
+
+    axes = {"args_0": {0: "m", 1: "n"}}
+    with pytest.raises(ModelError, match=r"narrow dims to dims={'m': \(1, 3\)}, --dim m=1:3"):
+        importer.load(Call(between), (torch.ones(3, 4),), dims={"m": (1, 9), "n": (2, 9), **axes})
+
+
+def test_axes_that_the_exporter_takes_to_be_fixed() -> None:
+    """It cannot solve what a chunk asks of a size."""
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return a * b
+
+    x = torch.arange(24.0).reshape(3, 8)
+    graph = importer.load(Call(halves), (x,), dims={"n": (4, 64), "args_0": {1: "n"}})
+    assert graph.relations and "n is a multiple of 2" in graph.relations[0]
+    for columns in (4, 14, 64):
+        wider = torch.rand(3, columns)
+        np.testing.assert_array_equal(interp.run(graph, {"args_0": wider.numpy()}).outputs[0], halves(wider).numpy())
+    with pytest.raises(ModelError, match="Declare the sizes that the model allows"):
+        importer.load(Call(lambda x: x[:, : int(x.shape[1])] if x.shape[1] == 8 else x), (x,),
+                      dims={"n": (4, 64), "args_0": {1: "n"}})  # fmt: skip
+
+
+def test_every_place_that_is_at_fault_is_listed() -> None:
+    """What is refused of sizes, beside operators that are unknown and behind them."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        torch._check(x.shape[0] != 5)
+        values = torch.linalg.svdvals(x)
+        torch._check(y.shape[0] != 33)
+        return values + 1, y * values.sum(), torch.special.bessel_j0(y * values[0])
+
+    options: Any = {"dims": {"m": (2, 9), "n": (2, 99), "args_0": {0: "m"}, "args_1": {0: "n"}}}
+    places = importer.unsupported(Call(function), (torch.rand(4, 4), torch.rand(20)), **options)
+    assert sorted(place.op for place in places) == [
+        "aten._assert_scalar.default", "aten._assert_scalar.default", "aten._linalg_svd.default",
+        "aten.special_bessel_j0.default",
+    ]  # fmt: skip
+    said = "\n".join(map(str, places))
+    assert "narrow dims to dims={'m': (6, 9)}" in said and "narrow dims to dims={'n': (34, 99)}" in said
+    with pytest.raises(ModelError, match=r"narrow dims to dims=\{'m'"):
+        importer.load(Call(function), (torch.rand(4, 4), torch.rand(20)), **options)
+
+
+def test_long_sizes_in_messages_are_shortened() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for start in range(3):
+            x = torch.cat([x[:, :, ::2], x[:, :, start::3]], 2)
+        return torch.special.bessel_j0(x)
+
+    dims = {"n": (64, 400), "args_0": {2: "n"}}
+    (place,) = importer.unsupported(Call(function), (torch.rand(1, 2, 128),), dims=dims)
+    assert " ... " in str(place) and "(of n)]" in str(place) and len(str(place)) < 320
+
+
 # ---- assertions -------------------------------------------------------------------------------------------
 
 
@@ -571,10 +642,8 @@ def test_a_traced_module_keeps_its_symbolic_sizes() -> None:
     np.testing.assert_array_equal(run(graph, (other,))[0], other.reshape(-1) + 5)
 
 
-def test_a_traced_module_that_writes_in_place_is_exported() -> None:
+def test_a_traced_module_that_writes_in_place_needs_no_inputs() -> None:
     traced = make_fx(lambda x: x.add(1).mul_(2))(floats(2, 3))
-    with pytest.raises(ModelError, match="example inputs"):
-        importer.load(traced)
-    np.testing.assert_array_equal(
-        run(importer.load(traced, (floats(2, 3),)), (floats(2, 3),))[0], (floats(2, 3) + 1) * 2
-    )
+    for inputs in (None, (floats(2, 3),)):
+        found = run(importer.load(traced, inputs), (floats(2, 3),))[0]
+        np.testing.assert_array_equal(found, (floats(2, 3) + 1) * 2)

@@ -6,22 +6,27 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.fx.experimental._config as symbolic_shapes_config
+from torch._guards import detect_fake_mode
 from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
-from luminal.core.errors import ModelError
+from luminal.core.errors import ModelError, nearest
 from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
-from luminal.frontends.fx.program import REACHED
+from luminal.frontends.fx.program import REACHED, is_aten, is_traced, of_exported, of_traced
 from luminal.frontends.fx.reached import as_buffers
 from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
@@ -43,14 +48,16 @@ def export(
     dims: Mapping[str, Any] | None = None,
     states: Collection[str] = (),
     apart: bool = True,
+    free: bool = False,
 ) -> ExportedProgram:
     """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
 
     A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
     mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
     described in ``luminal.frontends.fx.dims``, ``states`` in ``reached.as_buffers``. Unless they are to be told
-    ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same. What the table does not
-    hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
+    ``apart``, sizes that may be 0 or 1 are taken to be others where the result is the same; ``free`` axes are those
+    that PyTorch itself finds to vary, of which it asserts in the program what it refuses of declared ones. What the
+    table does not hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
     """
@@ -58,12 +65,7 @@ def export(
         return _known(model)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
-    if inputs is None:
-        raise ModelError(
-            f"{type(model).__name__} has no sizes and types of its own: pass example inputs, "
-            "as in luminal.compile(module, (x,)), or an ExportedProgram"
-        )
-    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
+    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims), free)
     with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
         try:
             program, replaced = _exported(model, bound, shapes, states)
@@ -102,6 +104,43 @@ def _known(program: ExportedProgram) -> ExportedProgram:
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
         return program.run_decompositions({**rules(), **_of_kernels(calls)})
+
+
+def traced(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A module of which ``program.is_aten`` holds as one of which ``is_traced`` does, as far as PyTorch can bring it
+    about: updates of its own values are values, and what the table does not hold is decomposed. The arguments keep
+    their names."""
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    if is_traced(module) and all(target_name(node.target) in TABLE for node in calls):
+        return module
+    placeholders = module.graph.find_nodes(op="placeholder")
+    values = [node.meta.get("val") for node in placeholders]
+    run = partial(torch.fx.Interpreter(module).run, enable_io_processing=False)
+    table = {**rules(), **_of_kernels(calls)}
+    with exporting("the graph"), torch.no_grad(), preserve_node_meta(), _beside_parameters(detect_fake_mode(values)):
+        found = make_fx(torch.func.functionalize(run), table, _allow_non_fake_inputs=True)(*values)
+    for node, own in zip(found.graph.find_nodes(op="placeholder"), placeholders, strict=True):
+        node.target = own.target
+        node._rename(own.name)
+    found.graph.set_codegen(module.graph._codegen)
+    found.graph.eliminate_dead_code()
+    found.recompile()
+    return found
+
+
+@contextmanager
+def _beside_parameters(mode: Any) -> Iterator[None]:
+    """The ``mode`` of tensors without memory, if there is one, beside parameters, which have theirs."""
+    if mode is None:
+        yield
+        return
+    allowed = mode.allow_non_fake_inputs
+    mode.allow_non_fake_inputs = True
+    try:
+        with mode:
+            yield
+    finally:
+        mode.allow_non_fake_inputs = allowed
 
 
 def _of_kernels(calls: Sequence[torch.fx.Node]) -> dict[Any, Any]:
@@ -143,8 +182,13 @@ def dynamic_shapes(
     return bound.args, shapes
 
 
-def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
+def _bind(model: torch.nn.Module, inputs: Inputs | None) -> inspect.BoundArguments:
     """The inputs under the parameters of the module's ``forward``."""
+    if inputs is None:
+        raise ModelError(
+            f"{type(model).__name__} has no sizes and types of its own: pass example inputs, "
+            "as in luminal.compile(module, (x,)), or an ExportedProgram"
+        )
     if isinstance(inputs, torch.Tensor | np.ndarray):
         raise ModelError("expected the arguments of a call, found one tensor: write (x,) instead of x")
     if isinstance(inputs, inspect.BoundArguments):
@@ -156,7 +200,36 @@ def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
         raise ModelError(f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}") from error
 
 
-def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundArguments, Any]:
+def declared_names(
+    model: Model, inputs: Inputs | None = None, dims: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[str]]:
+    """The names of the model's inputs and of its own symbols of sizes, before anything is exported or imported."""
+    if isinstance(model, ExportedProgram) or is_aten(model):
+        program = of_exported(model) if isinstance(model, ExportedProgram) else of_traced(model)
+        found = [spec.arg.name for spec in program.inputs if spec.kind is InputKind.USER_INPUT]
+        return found, list(map(str, program.ranges))
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
+    return input_names(model, inputs), []
+
+
+def input_names(model: torch.nn.Module, inputs: Inputs | None) -> list[str]:
+    """The names of all values that a call is given, as ``dims`` and ``constants`` have them."""
+    bound = _bind(model, inputs)
+    return [name for argument, value in bound.arguments.items() for name, _ in _leaves(bound, argument, value)]
+
+
+def _leaves(bound: inspect.BoundArguments, argument: str, value: Any) -> list[tuple[str, Any]]:
+    """What an argument nests, each by its name."""
+    kind = bound.signature.parameters[argument].kind
+    found = []
+    for path, leaf in pytree.tree_leaves_with_path(value):
+        steps = [str(step.key if hasattr(step, "key") else getattr(step, "idx", step)) for step in path]
+        found.append(("_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps]), leaf))
+    return found
+
+
+def _dynamic(bound: inspect.BoundArguments, dims: Dims, free: bool = False) -> tuple[inspect.BoundArguments, Any]:
     """The arguments, enlarged where a dynamic axis of extent 1 would be taken for a fixed one and copied where one
     tensor is given twice, which would be taken for one input; and their shape spec."""
     made: dict[str, Any] = {}
@@ -167,12 +240,10 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         kind = bound.signature.parameters[argument].kind
         leaves = []
         specs = []
-        keyed, tree = pytree.tree_flatten_with_path(value)
-        for path, leaf in keyed:
-            steps = [str(step.key if hasattr(step, "key") else getattr(step, "idx", step)) for step in path]
-            name = "_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps])
+        tree = pytree.tree_structure(value)
+        for name, leaf in _leaves(bound, argument, value):
             names.add(name)
-            leaf, spec = _leaf_spec(name, leaf, dims, made)
+            leaf, spec = _leaf_spec(name, leaf, dims, made, free)
             if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
                 leaf = leaf.clone()
             seen.add(id(leaf))
@@ -181,19 +252,24 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         bound.arguments[argument] = pytree.tree_unflatten(leaves, tree)
         shape = pytree.tree_unflatten(specs, tree)
         shapes |= shape if kind is inspect.Parameter.VAR_KEYWORD else {argument: shape}
-    unused = sorted(set(dims.ranges) - {name for axes in dims.axes.values() for name in axes.values()})
+    named = {name for axes in dims.axes.values() for name in axes.values()}
+    unused = sorted(set(dims.ranges) - named)
     if unused:
         raise ModelError(
-            f"dims gives a range to {', '.join(unused)}, but no axis has that name; name the axes too, "
+            f"dims gives a range to {', '.join(unused)}, but no axis has that name{nearest(unused[0], named | names)}; "
+            "name the axes too, "
             f"as in dims={{{unused[0]!r}: (1, 32), {min(names, default='x')!r}: {{0: {unused[0]!r}}}}}"
         )
     unknown = sorted(set(dims.axes) - names)
     if unknown:
-        raise ModelError(f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}")
+        raise ModelError(
+            f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}"
+            f"{nearest(unknown[0], names)}"
+        )
     return bound, shapes if made else None
 
 
-def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[Any, dict[int, Any] | None]:
+def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any], free: bool) -> tuple[Any, dict[int, Any] | None]:
     """One input, enlarged where needed, and the ``Dim`` of each of its dynamic axes; ``made`` holds those by name."""
     axes = dims.axes.get(name)
     if not isinstance(leaf, torch.Tensor) or not axes:
@@ -212,7 +288,8 @@ def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[
             continue
         if leaf.shape[axis] == 1:
             leaf = torch.cat([leaf, leaf], axis)
-        spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=given.low, max=given.high))
+        kind = Dim.AUTO if free else partial(Dim, dim_name)
+        spec[axis % leaf.ndim] = made.setdefault(dim_name, kind(min=given.low, max=given.high))
     return leaf, spec or None
 
 

@@ -53,9 +53,10 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
             "Choose between values with torch.where or torch.cond, bound a size with torch._check, or decide outside "
             "the model."
         )
-    if found.startswith("Constraints violated"):
+    if found.startswith(("Constraints violated", "Specializations unexpectedly required")):
         return "axes that may vary as dims declares", (
-            "Declare the sizes that the model allows, or take what fixes them out of the model."
+            f"Declare the sizes that the model allows{_suggested(found)}, or take what fixes them out of the model: a "
+            "size made a number (int(x.shape[0]), a list of as many tensors), or a branch on it."
         )
     if "is not functional" in found or "input mutation" in found:
         return "branches and bodies of loops that write into nothing that they are given", (
@@ -73,6 +74,18 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
         "Call the module itself on these inputs. If that fails too, mend the line or the inputs; if not, write the "
         "line in operations that PyTorch can export. The error that caused this one has all that PyTorch says of it."
     )
+
+
+_SUGGESTED = re.compile(r"^ +(\w+) = (?:Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)|(\d+))$", re.MULTILINE)
+
+
+def _suggested(found: str) -> str:
+    """What the exporter suggests to declare, as ``dims`` takes it."""
+    bounds = [
+        f"{name!r}: {size}" if size else f"{name!r}: ({low or 'LOW'}, {high or 'HIGH'})"
+        for name, low, high, size in _SUGGESTED.findall(found)
+    ]
+    return f", dims={{{', '.join(bounds)}}}" if bounds else ""
 
 
 class _Transcript:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,20 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils import _pytree as pytree
 
 from luminal.core import ir, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, ShapeError, SpecError, Survey, Unsupported, UnsupportedError
+from luminal.core.errors import (
+    DTypeError,
+    LuminalError,
+    ModelError,
+    ShapeError,
+    SpecError,
+    Survey,
+    Unsupported,
+    UnsupportedError,
+)  # fmt: skip
 from luminal.core.facts import Facts, ImpliedRelation
 from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
 from luminal.core.symbolic import Expr, Int
@@ -26,8 +35,8 @@ from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
-from luminal.frontends.fx.export import Inputs, Model, export
-from luminal.frontends.fx.program import Program, is_traced, of_exported, of_traced
+from luminal.frontends.fx.export import Inputs, Model, declared_names, export, traced  # noqa: F401
+from luminal.frontends.fx.program import Program, fits, is_aten, is_complex, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
 
@@ -91,7 +100,7 @@ def survey(
 ) -> Survey:
     """What the program is made of, graphs inside it included (operators have no versions), and every place of it that
     luminal cannot compile."""
-    importer, graph = _build(model, inputs, dims, constants)
+    importer, graph = _build(model, inputs, dims, constants, every=True)
     whole = importer.program.graph.owning_module
     graphs = [m.graph for m in whole.modules() if isinstance(m, torch.fx.GraphModule)]
     calls = Counter(
@@ -103,6 +112,15 @@ def survey(
     return Survey(calls, importer.unsupported, graph.relations)
 
 
+def obstacles(
+    model: torch.fx.GraphModule, dims: Mapping[str, Any], constants: Mapping[str, np.ndarray[Any, Any]]
+) -> Sequence[tuple[torch.fx.Node, Unsupported]]:
+    """Every node of a traced graph (see ``program.is_traced``) that luminal cannot compile, and why: a place in a graph
+    inside it counts for the node that runs that graph. Raises as ``load`` does for what is wrong with no node."""
+    importer, _ = _built(of_traced(model), model, dims, constants, every=True)
+    return list(zip(importer.at, importer.unsupported, strict=True))
+
+
 def _build(
     model: Model,
     inputs: Inputs | None,
@@ -110,31 +128,42 @@ def _build(
     constants: Mapping[str, np.ndarray[Any, Any]] | None,
     name: str | None = None,
     states: Collection[str] | None = None,
+    every: bool = False,
 ) -> tuple[_Importer, Graph]:
-    """The graph, and the importer that made it."""
-
-    def built(program: Program) -> tuple[_Importer, Graph]:
-        facts = Facts()
-        while True:
-            importer = _Importer(model, program, facts, dims, constants, states)
-            try:
-                return importer, importer.build(name or importer.title)
-            except ImpliedRelation as found:
-                importer.symbols.sizes.learn(found)  # each leaves fewer sizes possible, so this comes to an end
-
-    if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
-        return built(of_traced(model))
+    """The graph, and the importer that made it; with ``every`` place that is at fault, not the first alone."""
+    built = partial(_built, model=model, dims=dims, constants=constants, name=name, states=states, every=every)
+    if is_aten(model) and (inputs is None or fits(model, inputs)) and is_traced(module := traced(model)):
+        return built(of_traced(module))
     try:
         return built(of_exported(export(model, inputs, dims, states or ())))
     except (ModelError, ShapeError) as error:
         if isinstance(model, ExportedProgram) or not dims:
             raise
         # PyTorch tells apart what is 0 or 1 from what is not, at each size that the model computes. Where it need not,
-        # it asks less of the sizes.
+        # it asks less of the sizes. And it takes guards that it cannot solve, as of chunks, to fix declared axes.
+        for free in (False, True):
+            with suppress(LuminalError):
+                return built(of_exported(export(model, inputs, dims, states or (), apart=False, free=free)))
+        raise error from error.__cause__
+
+
+def _built(
+    program: Program,
+    model: Model,
+    dims: Mapping[str, Any] | None,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None,
+    name: str | None = None,
+    states: Collection[str] | None = None,
+    every: bool = False,
+) -> tuple[_Importer, Graph]:
+    """The graph of ``program``, which is made of ``model``, under all that it is found to say of its sizes."""
+    facts = Facts()
+    while True:
+        importer = _Importer(model, program, facts, dims, constants, states, every)
         try:
-            return built(of_exported(export(model, inputs, dims, states or (), apart=False)))
-        except LuminalError:
-            raise error from error.__cause__
+            return importer, importer.build(name or importer.title)
+        except ImpliedRelation as found:
+            importer.symbols.sizes.learn(found)  # each leaves fewer sizes possible, so this comes to an end
 
 
 class _Importer:
@@ -146,8 +175,9 @@ class _Importer:
         dims: Mapping[str, Any] | None,
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
         states: Collection[str] | None = None,
+        every: bool = False,
     ) -> None:
-        self.program, self.facts = program, facts
+        self.program, self.facts, self.every = program, facts, every
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         title = type(model).__name__.lower()
         # A traced function may be a lambda.
@@ -156,6 +186,9 @@ class _Importer:
         self.symbols = self._symbols(self.dims)
         self.fixed = dict(constants or {})
         self.unsupported: list[Unsupported] = []
+        self.at: list[torch.fx.Node] = []  # the program's own node for each of them
+        self.node: torch.fx.Node = next(iter(program.graph.nodes))  # that is being read
+        self.behind: dict[torch.fx.Node, bool] = {}  # what depends on stand-ins, and whether on numbers among them
         self.origins: Origins = {}
         self.names: dict[Node, str] = {}
         self.inputs: list[Node] = []
@@ -228,13 +261,15 @@ class _Importer:
         with ir.measuring(table):
             self._agree()
             for node in self.program.graph.nodes:
+                self.node = node
                 if node.op == "placeholder":
-                    self.values[node] = self._placeholder(node, next(specs))
+                    self.values[node] = self._any_placeholder(node, next(specs))
                 else:
                     self._node(node)
         of_shapes = set(_dims(self.inputs))
         for node, size in self.sizes.items():
             if node.users and not set(sym.variables(size)) <= of_shapes:
+                self.node = node
                 self._report(node, "input of kind SymInt", _VARIES)
         missing = sorted(set(self.fixed) - {spec.arg.name for spec in self.program.inputs})
         if missing:
@@ -242,7 +277,7 @@ class _Importer:
         outputs, leaves = self._outputs()
         self._check_dims()
         described_outputs = structure.describe(self.program.outputs_tree, iter(leaves))
-        named = [*zip(_output_names(described_outputs, len(outputs)), outputs, strict=True)]
+        named = [*zip(structure.output_names(described_outputs, len(outputs)), outputs, strict=True)]
         named += self._written_inputs(len(named))
         described_inputs = structure.describe(self.program.inputs_tree, iter(self.input_leaves))
         # A program without its module knows the order of the arguments that it was exported with by position, no more.
@@ -274,6 +309,15 @@ class _Importer:
         )
 
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
+
+    def _any_placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
+        try:
+            return self._placeholder(node, spec)
+        except DTypeError as error:
+            if not self.every:
+                raise
+            self.input_leaves.append({"value": None})
+            return self._report(node, "input", str(error))
 
     def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
         is_read = spec.target in self.shared and node.users
@@ -340,7 +384,7 @@ class _Importer:
         """What outputs may be called."""
         spec = self.program.outputs_tree
         described = structure.describe(spec, iter([{"leaf": k} for k in range(spec.num_leaves)]))
-        return set(_output_names(described, spec.num_leaves))
+        return set(structure.output_names(described, spec.num_leaves))
 
     def _constant(self, target: str) -> Node | Complex:
         """A parameter, buffer or constant; tensors over the same storage are one node."""
@@ -428,10 +472,12 @@ class _Importer:
         operator = target_name(node.target)
         if operator == "operator.getitem" and not node.users:
             return None  # a result that nothing reads may be one that luminal does not compute
-        is_complex = _is_complex(node)
-        entry = (tables.COMPLEX if is_complex else tables.TABLE).get(operator)
+        if behind := [self.behind[operand] for operand in node.all_input_nodes if operand in self.behind]:
+            self.behind[node] = any(behind)
+        complex_ = is_complex(node)
+        entry = (tables.COMPLEX if complex_ else tables.TABLE).get(operator)
         if entry is None:
-            return self._report(node, operator, _UNKNOWN_OF_COMPLEX if is_complex else _UNKNOWN)
+            return self._report(node, operator, _UNKNOWN_OF_COMPLEX if complex_ else _UNKNOWN)
         origin = Origin(operator, node.name, location.of_node(node))
         try:
             with originating(self.origins, origin):
@@ -443,9 +489,15 @@ class _Importer:
             if isinstance(error, ShapeError):
                 # Counts of elements, which are last, come first: a number in a traced shape is the model's own.
                 self.symbols.sizes.require(error.unequal[::-1], str(origin))
-            if self.unsupported:  # the error may come from the stand-in for an unsupported operator's result
-                return self._stand_in(node.name, node.meta.get("val"))
-            raise error.saying(f"{origin}: {error}") from error
+            said = str(error) if error.condition is None else f"{error}{self.symbols.sizes.advice(error.condition)}"
+            # What stands in for an unsupported operator's result has its shape and type, but not its numbers.
+            of_types = isinstance(error, ShapeError | DTypeError)
+            certain = not self.behind.get(node, False) if of_types else node not in self.behind
+            if self.every and certain:
+                return self._report(node, operator, said)
+            if self.unsupported:
+                return self._stand_in(node, node.name, node.meta.get("val"))
+            raise error.saying(f"{origin}: {said}") from error
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
@@ -501,12 +553,13 @@ class _Importer:
     def _report(self, node: Any, operator: str, advice: str) -> Any:
         """Note a place that cannot be compiled. Returns inputs of the type of its results, so that the rest of the
         model is still checked."""
+        self.at.append(self.node)
         if not isinstance(node, torch.fx.Node):
             self.unsupported.append(Unsupported(operator, str(node), (), "", advice))
             return None
         operands = tuple(self._describe(n.meta.get("val")) for n in node.all_input_nodes)
         self.unsupported.append(Unsupported(operator, node.name, operands, location.of_node(node), advice))
-        return self._stand_in(node.name, node.meta.get("val"))
+        return self._stand_in(node, node.name, node.meta.get("val"))
 
     def _describe(self, value: Any) -> str:
         if isinstance(value, tuple | list):
@@ -515,13 +568,15 @@ class _Importer:
             return f"{FROM_TORCH.get(value.dtype, value.dtype)}{list(self.symbols.shape(value.shape))}"
         return str(self.symbols.convert(value)) if isinstance(value, torch.SymInt) else str(value)
 
-    def _stand_in(self, name: str, value: Any) -> Any:
+    def _stand_in(self, node: torch.fx.Node, name: str, value: Any) -> Any:
+        self.behind.setdefault(node, False)
         if isinstance(value, tuple | list):
-            return [self._stand_in(f"{name}.{k}", v) for k, v in enumerate(value)]
+            return [self._stand_in(node, f"{name}.{k}", v) for k, v in enumerate(value)]
         if isinstance(value, torch.Tensor) and value.is_complex():
             return Complex(ir.input_(name, (*self.symbols.shape(value.shape), 2), PARTS[value.dtype]))
         if isinstance(value, torch.Tensor):
             return ir.input_(name, self.symbols.shape(value.shape), FROM_TORCH.get(value.dtype, types.f32))
+        self.behind[node] = True
         if isinstance(value, torch.SymInt):
             return sym.var(name, 0, 1 << 31)
         if isinstance(value, torch.SymBool | torch.SymFloat):
@@ -530,11 +585,6 @@ class _Importer:
 
 
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
-def _is_complex(node: torch.fx.Node) -> bool:
-    values = pytree.tree_leaves([node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)])
-    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
 
 
 # Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values; a generator is
@@ -546,11 +596,3 @@ def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:
     """Every symbol of the inputs' shapes, in the order of first occurrence."""
     found = (sorted(sym.variables(size), key=str) for node in inputs for size in node.shape)
     return tuple(dict.fromkeys(variable for group in found for variable in group))
-
-
-def _output_names(description: Description, count: int) -> list[str]:
-    """The path to each output (``last_hidden_state``, ``output_0``); a lone tensor is ``output``."""
-    tensors = [path for path, leaf in structure.paths(description) if "leaf" in leaf or "size" in leaf]
-    assert len(tensors) == count
-    names = ["_".join(path) or "output" for path in tensors]
-    return [f"output_{name}" if name[0].isdigit() else name for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.fx.graph import CodeGen, _PyTreeCodeGen
 from torch.utils import _pytree as pytree
 
 from luminal.frontends.fx.registry import target_name
@@ -63,12 +65,42 @@ def of_exported(program: ExportedProgram) -> Program:
 def is_traced(model: object) -> bool:
     """Whether ``model`` holds nothing but functions on tensors of known types, as ``make_fx`` and AOTAutograd leave
     behind them: such a graph needs no export."""
-    if not isinstance(model, torch.fx.GraphModule) or type(model.graph._codegen) is not torch.fx.graph.CodeGen:
+    if not isinstance(model, torch.fx.GraphModule):
         return False
-    return all(map(_is_function, model.graph.nodes))
+    generated = type(model.graph._codegen)
+    return generated in (CodeGen, _PyTreeCodeGen) and all(map(is_function, model.graph.nodes))
 
 
-def _is_function(node: torch.fx.Node) -> bool:
+def is_aten(model: object) -> bool:
+    """Whether ``model`` holds nothing but ATen operators and functions on tensors of known types, which may write into
+    what they are given: its types and sizes are its own."""
+    if not isinstance(model, torch.fx.GraphModule) or type(model.graph._codegen) not in (CodeGen, _PyTreeCodeGen):
+        return False
+    return all(map(_is_call, model.graph.nodes))
+
+
+def _is_call(node: torch.fx.Node) -> bool:
+    is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+    return is_function(node) or (is_operator and "val" in node.meta)
+
+
+def fits(module: torch.fx.GraphModule, inputs: Any) -> bool:
+    """Whether the tensors ``inputs`` of a call have the types and known sizes that a traced module was made for."""
+    given = pytree.tree_leaves(inputs.arguments if isinstance(inputs, inspect.BoundArguments) else inputs)
+    expected = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    if len(given) != len(expected):
+        return False
+    return all(
+        isinstance(value, torch.Tensor)
+        and value.dtype == tensor.dtype
+        and value.ndim == tensor.ndim
+        and all(not isinstance(size, int) or size == n for size, n in zip(tensor.shape, value.shape, strict=True))
+        for value, tensor in zip(given, expected, strict=True)
+        if isinstance(tensor, torch.Tensor)
+    )
+
+
+def is_function(node: torch.fx.Node) -> bool:
     if node.op == "placeholder":
         return isinstance(node.meta.get("val"), torch.Tensor | int | float | torch.SymInt) or not node.users
     if node.op == "call_function":
@@ -85,6 +117,13 @@ def of_traced(module: torch.fx.GraphModule) -> Program:
     placeholders = graph.find_nodes(op="placeholder")
     names = [node.name for node in placeholders]
     leaves, outputs_tree = pytree.tree_flatten(graph.output_node().args[0])
+    inputs_tree = pytree.tree_structure((tuple(names), {}))
+    arguments = names
+    if isinstance(graph._codegen, _PyTreeCodeGen):
+        info = graph._codegen.pytree_info
+        arguments = [name for name in info.orig_args if name != "self"]
+        inputs_tree = _of_call(info.in_spec)
+        outputs_tree = outputs_tree if info.out_spec is None else info.out_spec
     attributes = {str(node.target) for node in graph.find_nodes(op="get_attr")}
     environment = _environment(placeholders)
     return Program(
@@ -92,13 +131,23 @@ def of_traced(module: torch.fx.GraphModule) -> Program:
         [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in placeholders],
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(str(leaf)), None) for leaf in leaves],
         leaves,
-        pytree.tree_structure((tuple(names), {})),
+        inputs_tree,
         outputs_tree,
         {target: attrgetter(target)(module) for target in attributes},
         {} if environment is None else environment.var_to_range,
         [] if environment is None else _equal(environment),
-        names,
+        arguments,
     )
+
+
+def _of_call(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+    """The structure of ``(args, kwargs)``, where that of the arguments alone may be given."""
+    example = pytree.tree_unflatten([None] * spec.num_leaves, spec)
+    is_call = isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], tuple)
+    if is_call and isinstance(example[1], dict):
+        return spec
+    leaf = object()  # None would be no leaf
+    return pytree.tree_structure((tuple(pytree.tree_unflatten([leaf] * spec.num_leaves, spec)), {}))
 
 
 def _argument(node: torch.fx.Node) -> TensorArgument | ConstantArgument:
@@ -122,3 +171,9 @@ def _equal(environment: Any) -> list[tuple[Any, Any]]:
     """Sizes that its guards say are equal: whoever made the graph has promised to call it for no others."""
     guards = [guard.expr for guard in environment.guards]
     return [guard.args for guard in guards if guard.func.__name__ in ("Eq", "Equality")]
+
+
+def is_complex(node: torch.fx.Node) -> bool:
+    """Whether an operand or a result of ``node`` is complex."""
+    values = pytree.tree_leaves([node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)

@@ -275,7 +275,9 @@ def assert_scalar(self: Truth, assert_msg: str = "") -> None:
             if not self.holds(sizes):
                 found = ", ".join(f"{name} = {value}" for name, value in sizes.items())
                 message = f"the model requires {self.text}; the declared sizes allow {found}: narrow dims"
-                raise ModelError(message) if self.equal is None else ShapeError(message, [self.equal])
+                error = ModelError(message) if self.equal is None else ShapeError(message, [self.equal])
+                error.condition = self
+                raise error
     elif self is False:
         raise ModelError(f"the model refuses the declared sizes: {assert_msg}")
 

@@ -96,3 +96,11 @@ def paths(description: Description) -> Iterator[tuple[tuple[str, ...], Descripti
         return
     for key, child in zip(description.get("keys", map(str, range(len(children)))), children, strict=True):
         yield from (((key, *rest), leaf) for rest, leaf in paths(child))
+
+
+def output_names(description: Description, count: int) -> list[str]:
+    """The path to each output (``last_hidden_state``, ``output_0``); a lone tensor is ``output``."""
+    tensors = [path for path, leaf in paths(description) if "leaf" in leaf or "size" in leaf]
+    assert len(tensors) == count
+    names = ["_".join(path) or "output" for path in tensors]
+    return [f"output_{name}" if name[0].isdigit() else name for name in names]

@@ -8,7 +8,7 @@ unsupported, so that everything is reported at once.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from luminal.core.structured import MARK
 from luminal.frontends.onnx import control, functions, gradient, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
+from luminal.frontends.onnx.inputs import names as input_names
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, exactly
@@ -69,6 +70,15 @@ def load(
     if importer.faults:
         raise importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
     return graph
+
+
+def declared_names(
+    model: Source, inputs: None = None, dims: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[str]]:
+    """The names of the model's inputs and of the sizes that ``dims`` may bound, before anything is imported."""
+    proto, _ = read(model)
+    found, sizes = input_names(_declared(proto), dims or {})
+    return found, [*sizes, *_counts(proto)]
 
 
 def unsupported(
@@ -128,6 +138,18 @@ def _graph_name(model: Source, proto: onnx.ModelProto) -> str:
     return Path(model).stem
 
 
+def _declared(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs. Before IR version 4 every initializer was one too, with the initializer as its default."""
+    graph = model.graph
+    given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    return [value for value in graph.input if value.name not in given]
+
+
+def _counts(model: onnx.ModelProto) -> Collection[str]:
+    """Names for the numbers of rounds that data decides."""
+    return control.counts(functions.everywhere([*model.graph.node, *(n for f in model.functions for n in f.node)]))
+
+
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
@@ -149,12 +171,8 @@ class _Importer:
         self._origins: Origins = {}
         self._names: dict[Node, str] = {}
         self._scope = Scope(files, self._names, model.graph)
-        # Before IR version 4 every initializer was an input too, with the initializer as its default.
         self._facts = facts
-        self.inputs = Inputs(
-            [value for value in model.graph.input if value.name not in self._scope.initialized], dims, constants, facts,
-            control.counts(functions.everywhere([*model.graph.node, *(n for f in model.functions for n in f.node)])),
-        )  # fmt: skip
+        self.inputs = Inputs(_declared(model), dims, constants, facts, _counts(model))
         self._random = Random()
         self.unsupported: list[Unsupported] = []
         self.faults: list[LuminalError] = []  # of places in ``unsupported`` that are at fault themselves

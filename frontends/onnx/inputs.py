@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import numbers
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +13,7 @@ import onnx
 
 from luminal.core import ir, texts
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError, ModelError, UnsupportedError
+from luminal.core.errors import InputError, ModelError, UnsupportedError, nearest
 from luminal.core.facts import Facts, Range, Sizes
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
@@ -53,9 +52,7 @@ class Inputs:
         _reject_unknown("constants", constants, [value.name for value in declared], "inputs")
         self.held = {value.name: _held(value, constants) for value in declared if _is_held(value, constants)}
         known = {value.name: _signature(value, bounds) for value in declared if value.name not in self.held}
-        names = [size for _, shape in known.values() for size in shape if isinstance(size, str)]
-        names += [part for name in names for part in _parts(name)]
-        _reject_unknown("dims", bounds, dict.fromkeys(names), "symbolic sizes", counted)
+        _reject_unknown("dims", bounds, _sizes(known.values()), "symbolic sizes", counted)
         constants = {name: value for name, value in constants.items() if name not in self.held}
         # Constants first: their shapes fix sizes that other inputs share.
         fixed = {name: self._constant(name, value, *known[name]) for name, value in constants.items()}
@@ -116,6 +113,18 @@ class Inputs:
                 if isinstance(tree.op, ast.FloorDiv) and sym.always(b - 1):
                     return sym.floordiv(a, b)
         return None
+
+
+def names(declared: Sequence[onnx.ValueInfoProto], dims: Collection[str]) -> tuple[list[str], list[str]]:
+    """The names of the inputs, and those of the sizes that ``dims`` may bound."""
+    known = [_signature(value, dims) for value in declared if _without_option(value).HasField("tensor_type")]
+    return [value.name for value in declared], list(_sizes(known))
+
+
+def _sizes(signatures: Iterable[tuple[DType, list[Declared]]]) -> dict[str, None]:
+    """The names of sizes, and those in formulas of sizes."""
+    names = [size for _, shape in signatures for size in shape if isinstance(size, str)]
+    return dict.fromkeys([*names, *(part for name in names for part in _parts(name))])
 
 
 def _formula(text: str) -> ast.BinOp | None:
@@ -222,11 +231,10 @@ def _reject_unknown(
     listed."""
     unknown = sorted(set(given) - set(known) - set(others))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], [*known, *others], n=3, cutoff=0.5)
         listed = sorted(known)
         more = f", and {len(listed) - 20} more" if len(listed) > 20 else ""
         raise InputError(
             f"{argument}: the model has no {', '.join(map(repr, unknown))}"
-            + (f"; the nearest to {unknown[0]!r} are {', '.join(map(repr, near))}" if near else "")
+            + nearest(unknown[0], [*known, *others])
             + f"; its {what} are {', '.join(map(repr, listed[:20])) or 'all fixed'}{more}"
         )

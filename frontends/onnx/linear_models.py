@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, indexing, math, reduction
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, select
@@ -22,7 +23,7 @@ def _matrix(call: Call, name: str, rows: int, columns: Int) -> Array:
     """The attribute ``name`` as ``[rows, columns]``, float32. Raises ModelError where it has another size."""
     values = np.array(call.numbers(name) or [], np.float32)
     if not isinstance(columns, int):
-        raise ModelError(f"expected a known number of features, found {columns}: fix it with dims=")
+        raise ModelError(f"expected a known number of features, found {columns}: fix it with {sym.fixing(columns)}")
     if values.size != rows * columns:
         raise ModelError(f"attribute {name!r}: expected {rows} x {columns} numbers, found {values.size}")
     return values.reshape(rows, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from luminal.core import symbolic as sym
 from luminal.core.decompose.resample import NEAREST, Method, Resampling, resample, scaled_size
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node
@@ -89,7 +90,9 @@ def _kept_in_proportion(x: Node, along: Sequence[Resampling], policy: str) -> li
     for by in along:
         extent = x.shape[by.axis]
         if not isinstance(by.size, int) or not isinstance(extent, int):
-            raise UnsupportedError(f"keep_aspect_ratio_policy from {extent} to {by.size}: fix the sizes with dims=")
+            raise UnsupportedError(
+                f"keep_aspect_ratio_policy from {extent} to {by.size}: fix the sizes with {sym.fixing(extent, by.size)}"
+            )
         extents.append(extent)
         ratios.append(by.size / extent)
     scale = min(ratios) if policy == "not_larger" else max(ratios)

@@ -40,10 +40,6 @@ class Scope:
         self._dense = {tensor.name: tensor for tensor in graph.initializer} if graph else {}
         self._sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer} if graph else {}
 
-    @property
-    def initialized(self) -> set[str]:
-        return {*self._dense, *self._sparse}
-
     def __setitem__(self, name: str, value: Value) -> None:
         self._values[name] = value
 

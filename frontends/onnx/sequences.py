@@ -255,7 +255,7 @@ def _split(call: Call, values: Sequence[Held]) -> Held:
         if sym.mod(extent, each) != 0:
             raise UnsupportedError(
                 f"expected a size that is a multiple of {each}, the size of a part, since tensors in a sequence whose "
-                f"length only a run decides are equally large, found {extent}: fix it with dims="
+                f"length only a run decides are equally large, found {extent}: fix it with {sym.fixing(extent)}"
             )
         first = [*x.shape[:axis], sym.floordiv(extent, each), each, *x.shape[axis + 1 :]]
         rows = permute(reshape(x, first), [axis, *(k for k in range(x.rank + 1) if k != axis)])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from luminal.core import limits
+from luminal.core import symbolic as sym
 from luminal.core.decompose import fourier
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, constant
@@ -36,7 +37,7 @@ def _stft(call: Call) -> Node:
     if call.get(3) is not None:
         length = call.integer_at(3)
     if not isinstance(length, int):
-        raise UnsupportedError(f"frames of {length} elements: give a frame_length, or fix the size with dims=")
+        raise UnsupportedError(f"frames of {length} elements: give a frame_length, or fix it with {sym.fixing(length)}")
     if window is not None and window.shape != (length,):
         raise ModelError(f"expected a window of {length} elements, found {list(window.shape)}")
     return fourier.stft(signal, call.integer_at(1), length, window, call.flag("onesided", True))

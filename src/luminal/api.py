@@ -5,21 +5,21 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from luminal import arguments, artifact, tensors
+from luminal import arguments, artifact, entries, tensors
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.decompose import random
-from luminal.core.errors import InputError, ModelError, Unsupported
+from luminal.core.errors import InputError, LuminalError, ModelError, Unsupported
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.numeric import quantise
@@ -35,7 +35,8 @@ from luminal.tuning.outcome import Outcome
 SEARCHES = ("none", "quick")
 
 Dims: TypeAlias = Mapping[str, Any]
-Constants: TypeAlias = Mapping[str, NDArray[Any]]
+Constants: TypeAlias = Mapping[str, Any]
+Choices: TypeAlias = Mapping[str, tuple[quantise.Scheme | None, float | None]]  # by the entry
 
 
 def compile(
@@ -44,8 +45,8 @@ def compile(
     *,
     target: str | Target = "host",
     precision: str | None = None,
-    weights: str | None = None,
-    winograd: float | None = None,
+    weights: str | Mapping[str, str] | None = None,
+    winograd: float | Mapping[str, float] | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
@@ -58,10 +59,13 @@ def compile(
     """Compile a model to a native library and load it.
 
     ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
-    ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs``; without them it
-    is compiled at its first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
+    ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs`` (but not one of
+    functional ATen operators, as ``make_fx`` makes it, which is taken as it is); without them it is compiled at its
+    first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
     such models makes one library with an entry for each, which share their weights and states: ``inputs`` are then a
-    mapping too, and ``module["decode"]`` is the entry of that name.
+    mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds for the
+    entries that have it; under the name of an entry, they may have a mapping for it alone, and so may ``weights`` and
+    ``winograd``.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
@@ -96,23 +100,19 @@ def compile(
     above 0, or with a GPU or a precision other than ``fp32``.
     """
     threads, seed = arguments.threads(threads), random.parse(seed)
-    chosen = targets.parse(target, precision, threads)
-    budget = filtering.parse(winograd, chosen)
-    scheme = quantise.parse(weights)
-    if search not in SEARCHES:
-        raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
+    chosen, choices = options(target, precision, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
-    if inputs is None and _is_module(model):
+    if inputs is None and _is_module(model) and not _is_traced(model):
         return Specialised(
-            model, target=chosen, weights=weights, winograd=budget, dims=dims, constants=constants, name=name,
+            model, target=chosen, weights=weights, winograd=winograd, dims=dims, constants=constants, name=name,
             threads=threads, emulate=emulate, seed=seed, search=search,
         )  # fmt: skip
     stages = Stages(progress)
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
-    graphs = _approximated(graphs, scheme, budget, chosen, stages)
+    graphs = _approximated(graphs, choices, chosen, stages)
     called = next(iter(graphs.values())).name if name is None else name
     tuned = None
     if search == "quick":
@@ -127,6 +127,29 @@ def compile(
     )  # fmt: skip
 
 
+def options(
+    target: str | Target = "host",
+    precision: str | None = None,
+    weights: str | Mapping[str, str] | None = None,
+    winograd: float | Mapping[str, float] | None = None,
+    threads: int = 0,
+    search: str = "none",
+    named: Collection[str] = ("main",),
+) -> tuple[Target, Choices]:
+    """The target that is asked for and, for each of the entries that are ``named``, the scheme of its weights and its
+    error budget. Raises as ``compile`` does."""
+    chosen = targets.parse(target, precision, threads)
+    if search not in SEARCHES:
+        raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
+    schemes, budgets = entries.option("weights", weights, named), entries.option("winograd", winograd, named)
+    return chosen, {name: (quantise.parse(schemes[name]), filtering.parse(budgets[name], chosen)) for name in named}
+
+
+def _names(model: Any) -> Collection[str]:
+    """The names of the entries that a library of ``model`` has."""
+    return list(model) if isinstance(model, Mapping) else ["main"]
+
+
 def tune(
     model: Any,
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
@@ -134,8 +157,8 @@ def tune(
     budget: float,
     target: str | Target = "host",
     precision: str | None = None,
-    weights: str | None = None,
-    winograd: float | None = None,
+    weights: str | Mapping[str, str] | None = None,
+    winograd: float | Mapping[str, float] | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     threads: int = 0,
@@ -151,27 +174,24 @@ def tune(
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
-    chosen = targets.parse(target, precision, threads)
-    scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)
+    chosen, choices = options(target, precision, weights, winograd, threads, named=_names(model))
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, None)
-    graphs = _approximated(graphs, scheme, error, chosen, stages)
+    graphs = _approximated(graphs, choices, chosen, stages)
     with stages("tune"):
         name = next(iter(graphs.values())).name
         return tuning.tune(name, graphs, chosen, cpus(threads), budget, again=again, progress=stages.advance)
 
 
-def _approximated(
-    graphs: dict[str, Graph], scheme: quantise.Scheme | None, budget: float | None, target: Target, stages: Stages
-) -> dict[str, Graph]:
-    """``graphs``, each ``approximated``."""
-    if scheme is not None:
+def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages) -> dict[str, Graph]:
+    """``graphs``, each ``approximated`` as is chosen for it."""
+    if any(scheme is not None for scheme, _ in choices.values()):
         with stages("quantise"):
-            graphs = {entry: approximated(graph, scheme, None, target) for entry, graph in graphs.items()}
-    if budget is not None:
+            graphs = {entry: approximated(graph, choices[entry][0], None, target) for entry, graph in graphs.items()}
+    if any(budget is not None for _, budget in choices.values()):
         with stages("filter"):
-            graphs = {entry: approximated(graph, None, budget, target) for entry, graph in graphs.items()}
+            graphs = {entry: approximated(graph, None, choices[entry][1], target) for entry, graph in graphs.items()}
     return graphs
 
 
@@ -195,21 +215,35 @@ def _entries(
         return {"main": read(model, inputs, dims=dims, constants=constants, name=name)}
     if not model or not (inputs is None or isinstance(inputs, Mapping)):
         raise InputError("expected a model for each entry, and their inputs by the names of the entries")
-    unknown = sorted(set(inputs or {}) - set(model))
-    if unknown:
-        raise InputError(f"inputs are given for {', '.join(unknown)}; the entries are {', '.join(model)}")
+    entries.check("inputs", inputs or {}, model)
+    given = {entry: (inputs or {}).get(entry) for entry in model}
+    known = {}
+    for entry, part in model.items():
+        with _of(entry):
+            known[entry] = entries.Names(*names(part, given[entry], dims))
+    sizes, fixed = entries.dims(dims, known), entries.constants(constants, known)
+
+    def graph(entry: str, states: frozenset[str]) -> Graph:
+        with _of(entry):
+            return read(model[entry], given[entry], dims=sizes[entry], constants=fixed[entry], name=name, states=states)
 
     def graphs(states: frozenset[str] = frozenset()) -> dict[str, Graph]:
-        return {
-            entry: read(part, (inputs or {}).get(entry), dims=dims, constants=constants, name=name, states=states)
-            for entry, part in model.items()
-        }
+        return {entry: graph(entry, states) for entry in model}
 
     found = graphs()
     states = [frozenset(state.name for state in graph.states) - {random.STATE} for graph in found.values()]
     together = frozenset().union(*states)
     # What one entry updates is no constant to another that reads it.
     return found if all(own == together for own in states) else graphs(together)
+
+
+@contextmanager
+def _of(entry: str) -> Iterator[None]:
+    """Errors say that they are of this entry."""
+    try:
+        yield
+    except LuminalError as error:
+        raise error.saying(f"entry {entry!r}: {error}") from error.__cause__
 
 
 def _seeded(graph: Graph, seed: int) -> Graph:
@@ -249,6 +283,15 @@ def read(
         called = Path(model).stem if isinstance(model, str | os.PathLike) else graph.name
         graph = replace(graph, name=interface.library_name(called))
     return graph
+
+
+def names(model: Any, inputs: Any, dims: Dims | None) -> tuple[list[str], list[str]]:
+    """The names of the inputs of ``model``, and those of the sizes that it has without ``dims``."""
+    if isinstance(model, Graph):
+        return [node.attr.name for node in model.inputs], [size.name for size in model.dims]
+    _, importer, program = front_end(model)
+    found: tuple[list[str], list[str]] = importer.declared_names(program, inputs, dims)
+    return found
 
 
 def check(
@@ -310,6 +353,15 @@ def _program(model: Any) -> Any:
 
 def _is_module(model: Any) -> bool:
     return any(kind.__module__ == "torch.nn.modules.module" for kind in type(model).__mro__)
+
+
+def _is_traced(model: Any) -> bool:
+    """Whether ``model`` is a graph of ATen operators, which has types and sizes of its own."""
+    if not any(kind.__module__ == "torch.fx.graph_module" for kind in type(model).__mro__):
+        return False
+    from luminal.frontends.fx import program
+
+    return program.is_aten(model)
 
 
 class Specialised:

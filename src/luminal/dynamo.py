@@ -2,31 +2,53 @@
 
 PyTorch finds it by its entry point, or once this module is imported. Each graph that Dynamo captures becomes a library:
 between the breaks of a graph PyTorch itself runs, and what Dynamo guards (types, ranks, fixed sizes, constants of the
-user's code) makes it capture, and luminal compile, again.
+user's code) makes it capture, and luminal compile, again. What luminal cannot compile of a graph, PyTorch runs, and a
+warning says so.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import list_backends, register_backend
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.solve import try_solve
 
-from luminal import api, tensors
-from luminal.core.errors import InputError, ModelError, ShapeError, UnsupportedError
+from luminal import api, arguments, tensors
+from luminal.core.decompose import random
+from luminal.core.errors import (
+    ArtifactError,
+    BuildError,
+    InputError,
+    LuminalError,
+    ModelError,
+    ShapeError,
+    TargetError,
+    Unsupported,
+    UnsupportedError,
+)
 from luminal.core.facts import DEFAULT
-from luminal.frontends.fx import importer
+from luminal.frontends.fx import importer, location
 from luminal.frontends.fx.dtypes import to_numpy
 from luminal.frontends.fx.export import rules
+from luminal.frontends.fx.partition import split
+from luminal.frontends.fx.program import is_function
 from luminal.module import Module
+from luminal.tuning.records import RecordsError
 
 Inputs = Sequence[Any]
 OPTIONS = ("precision", "weights", "winograd", "threads", "seed", "search")  # of luminal.compile, for a captured graph
+_MACHINE = (ArtifactError, BuildError, RecordsError, TargetError)  # faults of no model
+_SHOWN = 20  # places that a warning lists
 
 
 def luminal(
@@ -36,9 +58,10 @@ def luminal(
 
     ``options`` are those of ``luminal.compile``: ``torch.compile(model, backend="luminal", options={"threads": 1})``.
     Parameters are constants of the library, which is compiled again where they have changed since; buffers are inputs.
+    Operators that luminal cannot compile are run by PyTorch, which a warning at the first call lists; with
+    ``fullgraph=True`` that call raises UnsupportedError with the list.
 
-    Raises ModelError where gradients are asked for, UnsupportedError for operators that luminal cannot compile,
-    InputError for options that it has not, and for a ``mode``.
+    Raises ModelError where gradients are asked for, InputError for options that it has not, and for a ``mode``.
     """
     options = {} if options is None else dict(options)
     unknown = sorted(options.keys() - OPTIONS)
@@ -47,21 +70,179 @@ def luminal(
             f"torch.compile with luminal: expected options of {', '.join(OPTIONS)}, found "
             f"{', '.join(unknown) or f'the mode {mode!r}'}; options={{'search': 'quick'}} measures schedules"
         )
+    seed, threads = random.parse(options.get("seed", 0)), arguments.threads(options.get("threads", 0))
+    api.options(**{key: value for key, value in options.items() if key != "seed"} | {"threads": threads})
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         raise ModelError(
             "luminal compiles models for inference: call the model under torch.no_grad() or torch.inference_mode()"
         )
     weights = [k for k, x in enumerate(inputs) if isinstance(x, torch.nn.Parameter)]
+    identity = graph.meta.get("dynamo_compile_id")
+    frame = 0 if identity is None else (identity.frame_id or 0) << 32 | (identity.frame_compile_id or 0) << 24
+    compilation = _Compilation(options, seed + frame, _is_whole())
 
     def compiler(functional: torch.fx.GraphModule, arguments: Inputs) -> Callable[..., Any]:
         # Arguments that share memory have become one; then it is not known which are weights.
-        boxed: Callable[..., Any] = make_boxed_func(
-            _Compiled(functional, weights if len(arguments) == len(inputs) else [], options)
-        )
+        part = _Part(functional, weights if len(arguments) == len(inputs) else [], compilation)
+
+        def run(*arguments: Any) -> Any:
+            try:
+                return part(*arguments)
+            finally:
+                compilation.warn()
+
+        boxed: Callable[..., Any] = make_boxed_func(run)
         return boxed
 
-    compiled: Callable[..., Any] = aot_autograd(fw_compiler=compiler, decompositions=rules())(graph, inputs)
+    try:
+        compiled: Callable[..., Any] = aot_autograd(fw_compiler=compiler, decompositions=rules())(graph, inputs)
+    except Exception as error:  # noqa: BLE001 - what PyTorch cannot make a functional graph of, it can run
+        compilation.leave(_everything(graph, error), "pytorch")
+        compilation.warn()
+        return _forward(graph)
     return compiled
+
+
+def _forward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+    """What runs ``graph`` in PyTorch."""
+    run: Callable[..., Any] = graph.forward
+    return run
+
+
+def _is_whole() -> bool:
+    """Whether the user asked for ``fullgraph=True``, which PyTorch does not tell backends."""
+    try:
+        translator = InstructionTranslator.current_tx()
+    except AttributeError:  # called by no torch.compile
+        return False
+    return bool(translator.one_graph or translator.error_on_graph_break)
+
+
+@dataclass
+class _Compilation:
+    """What the parts of one captured graph share: ``options`` of luminal.compile, a ``seed`` for the random numbers of
+    the graph, whether it must be compiled as a ``whole``, and what is yet to be said of it: the ``places`` that PyTorch
+    runs, each with the name of its part. ``libraries`` counts the parts that are luminal's."""
+
+    options: Mapping[str, Any]
+    seed: int
+    whole: bool
+    places: list[tuple[Unsupported, str]] = field(default_factory=list)
+    libraries: int = 0
+    drawing: int = 0
+
+    def compile(self, graph: Any) -> Module:
+        """The library of a graph; each that draws random numbers draws others."""
+        module = api.compile(graph, **self.options)
+        assert isinstance(module, Module)
+        if any(state.name == random.STATE for state in module.interface.states):
+            module.seed((self.seed + self.drawing + 2**63) % 2**64 - 2**63)
+            self.drawing += 1
+        return module
+
+    def leave(self, places: Sequence[Unsupported], part: str) -> None:
+        """Leave ``places`` to the part of PyTorch of that name. Raises as ``refuse`` does."""
+        self.refuse(places)
+        self.places += [(place, part) for place in places]
+
+    def refuse(self, places: Sequence[Unsupported]) -> None:
+        """Raises UnsupportedError where nothing may be left to PyTorch."""
+        if self.whole:
+            raise UnsupportedError(
+                "torch.compile(fullgraph=True): luminal cannot compile all of this graph; with fullgraph=False, "
+                "PyTorch would run these operators:",
+                places,
+            )
+
+    def warn(self) -> None:
+        """Say once what PyTorch runs."""
+        if not self.places:
+            return
+        counts = Counter(place.op for place, _ in self.places)
+        names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counts.items())
+        parts = len({part for _, part in self.places})
+        lines = [f"{part}: {place}" for place, part in self.places[:_SHOWN]]
+        lines += [f"and {len(self.places) - _SHOWN} more"] if len(self.places) > _SHOWN else []
+        warnings.warn(
+            f"torch.compile with luminal: PyTorch runs {_count(len(self.places), 'operator')} of this graph in "
+            f"{_count(parts, 'partition')}, since luminal cannot compile {names}; luminal compiles the rest in "
+            f"{_count(self.libraries, 'partition')}\n  " + "\n  ".join(lines),
+            stacklevel=2,
+        )
+        self.places = []
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+class _Part:
+    """A functional graph of ATen operators as a library or, where luminal cannot compile all of it, as libraries for
+    parts of it, with PyTorch for the rest; as in ``_Compiled``, ``weights`` are positions of arguments."""
+
+    def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation, name: str = ""):
+        self.graph, self.weights, self.compilation, self.name = graph, weights, compilation, name
+        self.compiled = _Compiled(graph, weights, compilation)
+        self.apart: Callable[..., Any] | None = None
+        compilation.libraries += 1
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.apart is None:
+            try:
+                return self.compiled(*arguments)
+            except _MACHINE:
+                raise
+            except (LuminalError, ValueError) as error:  # what luminal cannot compile, or an input that does not fit
+                self.apart = self._apart(arguments, error)
+        return self.apart(*arguments)
+
+    def _apart(self, arguments: Inputs, error: Exception) -> Callable[..., Any]:
+        """What runs the graph where the whole of it raises ``error``."""
+        obstacles = self._obstacles(arguments)
+        places = [place for _, place in obstacles] or _everything(self.graph, error)
+        self.compilation.refuse(places)
+        self.compilation.libraries -= 1
+        found = split(self.graph, [node for node, _ in obstacles]) if obstacles else None
+        if found is None:
+            self.compilation.leave(places, self.name or "pytorch")
+            return _forward(self.graph)
+        prefix = f"{self.name}." if self.name else ""
+        for node, place in obstacles:
+            self.compilation.leave([place], prefix + found.pytorch.get(node.name, "pytorch"))
+        weights = {self.compiled.placeholders[k].name for k in self.weights}
+        for node in found.module.graph.find_nodes(op="call_module"):
+            name = str(node.target)
+            if name in found.luminal:
+                inner = getattr(found.module, name)
+                delattr(found.module, name)
+                fixed = [k for k, operand in enumerate(node.args) if operand.name in weights]
+                setattr(found.module, name, _Part(inner, fixed, self.compilation, prefix + name))
+        return _forward(found.module)
+
+    def _obstacles(self, arguments: Inputs) -> list[tuple[torch.fx.Node, Unsupported]]:
+        """The nodes that luminal cannot compile at the sizes of a call; none where it cannot be said of nodes."""
+        foreign = [node for node in self.graph.graph.nodes if not is_function(node)]
+        if foreign:
+            return [(node, _foreign(node)) for node in foreign]
+        try:
+            return list(self.compiled.obstacles(arguments))
+        except (LuminalError, ValueError):
+            return []
+
+
+def _everything(graph: torch.fx.GraphModule, error: Exception) -> list[Unsupported]:
+    """The whole of a graph as a place."""
+    calls = [node for node in graph.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    reason = str(error) if isinstance(error, LuminalError | ValueError) else f"{type(error).__name__}: {error}"
+    return [Unsupported(f"all {_count(len(calls), 'operator')}", calls[0].name if calls else "", (), "", reason)]
+
+
+def _foreign(node: torch.fx.Node) -> Unsupported:
+    if node.op == "placeholder":
+        found = type(node.meta.get("val")).__name__
+        return Unsupported("input", node.name, (), "", f"expected a tensor or a number, found {found}")
+    advice = "luminal compiles operators that write into nothing, and has none for this function"
+    return Unsupported(str(node.target), node.name, (), location.of_node(node), advice)
 
 
 class _Compiled:
@@ -72,15 +253,17 @@ class _Compiled:
     there is a library for just these sizes.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], options: Mapping[str, Any]) -> None:
-        self.graph, self.weights, self.options = graph, weights, options
+    def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation) -> None:
+        self.graph, self.weights, self.compilation = graph, weights, compilation
         self.placeholders = graph.graph.find_nodes(op="placeholder")
         symbols = {symbol for node in self.placeholders for symbol in _symbols(node)}
+        self.symbols = frozenset(map(str, symbols))
         self.numbers = [
             k
             for k, node in enumerate(self.placeholders)
-            if isinstance(node.meta["val"], torch.SymInt) and not node.meta["val"].node.expr.free_symbols <= symbols
+            if isinstance(node.meta.get("val"), torch.SymInt) and not node.meta["val"].node.expr.free_symbols <= symbols
         ]
+        self.orders = [_order(leaf) for leaf in pytree.tree_leaves(graph.graph.output_node().args[0])]
         self.fixed: list[Any] | None = None
         self.upper = 0
         self.module: Module | None = None  # of symbolic sizes
@@ -98,12 +281,17 @@ class _Compiled:
         module = self.exact.get(values, self.module)
         if module is not None:
             try:
-                return _run(module, arguments)
+                return self._run(module, arguments)
             except ValueError:  # an input that does not fit
                 if not sizes or values in self.exact:
                     raise
-        self.exact[values] = self._compile(arguments, {symbol: (size, size) for symbol, size in sizes.items()})
-        return _run(self.exact[values], arguments)
+        self.exact[values] = self._compile(arguments, _only(sizes))
+        return self._run(self.exact[values], arguments)
+
+    def obstacles(self, arguments: Inputs) -> Sequence[tuple[torch.fx.Node, Unsupported]]:
+        """The nodes that luminal cannot compile, at the sizes of a call."""
+        dims, constants = _only(self._sizes(arguments)), self._constants(arguments)
+        return importer.obstacles(self.graph, dims, constants)
 
     def _symbolic(self, arguments: Inputs, is_symbolic: bool) -> Module | None:
         """The library for all sizes of the symbols; None where there are symbols, and none is possible."""
@@ -115,42 +303,79 @@ class _Compiled:
             return None
 
     def _compile(self, arguments: Inputs, dims: Mapping[str, tuple[int, int]]) -> Module:
+        graph = importer.load(self.graph, dims=dims, constants=self._constants(arguments))
+        return self.compilation.compile(graph)
+
+    def _constants(self, arguments: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+        """What the library does not take as inputs, by name."""
         constants = {self.placeholders[k].name: to_numpy(arguments[k]) for k in self.weights}
-        constants |= {self.placeholders[k].name: np.array(arguments[k]) for k in self.numbers}
-        graph = importer.load(self.graph, dims=dims, constants=constants)
-        module = api.compile(graph, **self.options)
-        assert isinstance(module, Module)
-        return module
+        return constants | {self.placeholders[k].name: np.array(arguments[k]) for k in self.numbers}
 
     def _sizes(self, arguments: Inputs) -> dict[str, int]:
-        """The values that the symbols have in a call, by their names."""
+        """The values that the symbols in the shapes of tensors have in a call, by their names."""
         found: dict[str, int] = {}
         for node, argument in zip(self.placeholders, arguments, strict=True):
-            value = node.meta["val"]
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                _solve(value.node.expr, int(argument), found)
             for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                    found[str(size.node.expr)] = int(argument.shape[axis])
-        return found
+                if isinstance(size, torch.SymInt):
+                    _solve(size.node.expr, int(argument.shape[axis]), found)
+        return {symbol: size for symbol, size in found.items() if symbol in self.symbols}
 
     def _dims(self) -> dict[str, tuple[int, int]]:
         """The bounds of the symbols of sizes: PyTorch's own, and from above the largest size to be expected."""
         found: dict[str, tuple[int, int]] = {}
         for node in self.placeholders:
             for symbol, bounds in _symbols(node).items():
-                found[str(symbol)] = int(bounds.lower), int(min(bounds.upper, self.upper))
+                found[str(symbol)] = max(int(bounds.lower), 0), int(min(bounds.upper, self.upper))
         return found
 
+    def _run(self, module: Module, arguments: Inputs) -> Any:
+        """The results, which lie in memory in the order of axes that PyTorch gave them: views of them rely on it."""
+        leaves, tree = pytree.tree_flatten(pytree.tree_map(tensors.to_torch, module(*arguments)))
+        return pytree.tree_unflatten(list(map(_in_order, leaves, self.orders)), tree)
 
-def _run(module: Module, arguments: Inputs) -> Any:
-    return pytree.tree_map(tensors.to_torch, module(*arguments))
+
+def _only(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    return {symbol: (size, size) for symbol, size in sizes.items()}
+
+
+def _solve(expression: Any, size: int, found: dict[str, int]) -> None:
+    """Add to the values ``found`` of symbols that of the one that the ``expression`` of a size has, if it has one."""
+    if expression.is_Symbol:
+        found[str(expression)] = size
+    elif len(expression.free_symbols) == 1:
+        (symbol,) = expression.free_symbols
+        solution = try_solve(torch.utils._sympy.solve.sympy.Eq(expression, size), symbol)
+        if solution is not None and solution[1].is_Integer:
+            found.setdefault(str(symbol), int(solution[1]))
 
 
 def _symbols(node: torch.fx.Node) -> dict[Any, Any]:
     """The symbols in the shape of a tensor, with the bounds that PyTorch has for them."""
-    value = node.meta["val"]
+    value = node.meta.get("val")
     sizes = value.shape if isinstance(value, torch.Tensor) else ()
     symbolic = [size.node for size in sizes if isinstance(size, torch.SymInt)]
     return {symbol: size.shape_env.var_to_range[symbol] for size in symbolic for symbol in size.expr.free_symbols}
+
+
+def _order(leaf: Any) -> list[int] | None:
+    """The axes of a result from the outermost in PyTorch's memory; None where that is row-major, or not known."""
+    value = leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    strides = [stride if isinstance(stride, int) else stride.node.hint for stride in value.stride()]
+    if not all(strides):  # of unknown size, or an axis along which all is one element
+        return None
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    return None if order == sorted(order) else order
+
+
+def _in_order(value: Any, order: list[int] | None) -> Any:
+    if order is None:
+        return value
+    return value.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])
 
 
 if "luminal" not in list_backends(exclude_tags=()):  # else the entry point registers it
