@@ -15,7 +15,7 @@ from luminal.core.movement import concatenate, pad, reshape, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import f32, from_numpy, i64
 from luminal.frontends.onnx import scores
-from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.registry import Call, Maps, operator
 from luminal.frontends.onnx.scores import DOMAIN
 from luminal.frontends.onnx.tensors import Array
 
@@ -202,7 +202,24 @@ def _one_hot_encoder(call: Call) -> Node:
     return cast(ones, f32)
 
 
-@operator("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN)
+# ---- maps ----------------------------------------------------------------------------------------------------------
+
+
+@operator("ZipMap", domain=DOMAIN)
+def _zip_map(call: Call) -> Maps:
+    """One map for each row, from the labels of the columns to the numbers in them."""
+    x, numbers, words = scores.rows(call[0]), call.integers("classlabels_int64s"), call.texts("classlabels_strings")
+    if bool(numbers) == bool(words):
+        raise ModelError("expected the keys of the maps in one of classlabels_int64s and classlabels_strings")
+    keys = tuple(words or ()) or tuple(numbers or ())
+    if len(set(keys)) != len(keys):
+        raise ModelError("expected keys of maps that differ")
+    if x.shape[1] != len(keys):
+        raise ModelError(f"expected a column for each of {len(keys)} keys of maps, found {list(x.shape)}")
+    return Maps(x, keys)
+
+
+@operator("CastMap", "DictVectorizer", domain=DOMAIN)
 def _maps(call: Call) -> Node:
-    raise UnsupportedError("maps are not supported: give the model tensors, and take them; skl2onnx does with "
-                           "options={'zipmap': False}")  # fmt: skip
+    raise UnsupportedError("maps as inputs are not supported: give the model the tensor that this operator makes of "
+                           "them, with a column for each key")  # fmt: skip
