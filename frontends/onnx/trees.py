@@ -19,13 +19,18 @@ from luminal.frontends.onnx.scores import DOMAIN
 from luminal.frontends.onnx.tensors import Array
 
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(7)
-_COMPARISONS = {
-    _LEQ: math.less_equal,
-    _LT: math.less,
-    _GTE: math.greater_equal,
-    _GT: math.greater,
-    _EQ: math.equal,
-    _NEQ: math.not_equal,
+# How a sample's value compares with a split; where the node asks for membership, whether it is in the set.
+_LESS, _EQUAL, _GREATER, _NAN, _WITHIN = range(5)
+_HOLDS = {_LESS: (_LEQ, _LT, _NEQ), _EQUAL: (_LEQ, _GTE, _EQ), _GREATER: (_GTE, _GT, _NEQ), _NAN: (_NEQ,),
+          _WITHIN: (_MEMBER,)}  # fmt: skip
+_TESTS = {
+    (_LESS,): math.less,
+    (_EQUAL,): math.equal,
+    (_GREATER,): math.greater,
+    (_LESS, _EQUAL): math.less_equal,
+    (_EQUAL, _GREATER): math.greater_equal,
+    (_LESS, _GREATER): lambda value, split: math.less(value, split) | math.greater(value, split),
+    (_LESS, _EQUAL, _GREATER): lambda value, split: math.logical_not(math.isnan(value)),
 }
 _AVERAGE, _SUM, _MIN, _MAX = range(4)
 _COMBINED = {_AVERAGE: "add", _SUM: "add", _MIN: "min", _MAX: "max"}
@@ -45,13 +50,60 @@ class _Trees:
     depth: int
 
 
-def _leaves(x: Node, trees: _Trees, member: Sequence[tuple[int, Array]]) -> Node:
+@dataclass(frozen=True)
+class _Walk:
+    """The tables that a walk down the trees reads: for each node and leaf a feature, a split, and the next place in each
+    of a few columns. ``column`` says which of them is for which outcome of a comparison."""
+
+    feature: Array
+    split: Array
+    next: Array
+    column: tuple[int, ...]
+
+
+def _walk(trees: _Trees, leaves: int) -> _Walk:
+    """Leaves lead to themselves. Outcomes that lead the same way at all nodes share a column."""
+    holds = np.stack([np.isin(trees.mode, modes) for modes in _HOLDS.values()])
+    holds[_NAN] |= trees.missing
+    split, strange = trees.split, np.isnan(trees.split)  # no value compares with NaN
+    holds[: _NAN, strange] = trees.mode[strange] == _NEQ
+    places = np.where(holds, trees.then, trees.otherwise)
+    count = len(split)
+    own = np.broadcast_to(np.arange(count, count + leaves), (len(holds), leaves))
+    member = trees.mode == _MEMBER
+    places[_WITHIN] = np.where(member, places[_WITHIN], places[_LESS])
+    columns, column = np.unique(np.concatenate([places, own], 1), axis=0, return_inverse=True)
+    none = np.zeros(leaves, np.int32)
+    return _Walk(
+        np.concatenate([trees.feature.astype(np.int32), none]),
+        np.concatenate([np.where(strange, 0, split), none.astype(split.dtype)]),
+        np.ascontiguousarray(columns.T.astype(np.int32)),
+        tuple(int(number) for number in column.reshape(-1)),
+    )
+
+
+def _leaves(x: Node, trees: _Trees, leaves: int, members: Sequence[tuple[int, Array]]) -> Node:
     """The leaf of each tree that each sample ``x [N, F]`` ends in, ``[N, trees]``: it walks down all trees at once, one
     level a step."""
-    place = expand(constant(trees.roots), [x.shape[0], len(trees.roots)])
+    walk = _walk(trees, leaves)
+    place = expand(constant(trees.roots.astype(np.int32)), [x.shape[0], len(trees.roots)])
     for _ in range(trees.depth):
-        place = _step(x, place, trees, member)
+        place = _step(x, place, walk, members)
     return place - len(trees.feature)
+
+
+def _step(x: Node, place: Node, walk: _Walk, members: Sequence[tuple[int, Array]]) -> Node:
+    value = indexing.gather_elements(x, indexing.take(constant(walk.feature), place), 1)
+    split = indexing.take(constant(walk.split), place)
+    column = constant(walk.column[_NAN], place.dtype)
+    for number in sorted({*walk.column[:_NAN]} - {walk.column[_NAN]}):
+        outcomes = tuple(outcome for outcome in (_LESS, _EQUAL, _GREATER) if walk.column[outcome] == number)
+        column = select(_TESTS[outcomes](value, split), constant(number, place.dtype), column)
+    for position, elements in members:
+        within = math.equal(place, position) & sorting.isin(value, constant(elements))
+        column = select(within, constant(walk.column[_WITHIN], place.dtype), column)
+    table = constant(walk.next)
+    return indexing.take(reshape(table, [table.size]), place * walk.next.shape[1] + column)
 
 
 def _combined(owner: Node, value: Node, count: int, how: int, trees: int) -> Node:
@@ -77,7 +129,7 @@ def _tree_ensemble(call: Call) -> Node:
         raise ModelError(f"attribute 'leaf_targetids': expected targets of 0 to {count - 1}")
     call.ignore("nodes_hitrates")
     trees = _read(call, splits)
-    leaf = _leaves(x, trees, _members(call, trees.mode))
+    leaf = _leaves(x, trees, weights.size, _members(call, trees.mode))
     value = indexing.take(constant(weights.reshape(-1)), leaf)
     owner = indexing.take(constant(np.array(targets, np.int64)), leaf)
     how = call.integer("aggregate_function", _SUM)
@@ -132,25 +184,6 @@ def _members(call: Call, modes: Array) -> list[tuple[int, Array]]:
     ends = [-1, *(int(end) for end in np.nonzero(np.isnan(values))[0])]
     sets = [values[start + 1 : end] for start, end in pairwise(ends)]
     return list(zip(nodes, sets, strict=True))
-
-
-def _step(x: Node, place: Node, trees: _Trees, members: Sequence[tuple[int, Array]]) -> Node:
-    count = len(trees.feature)
-    at_node = math.less(place, count)
-    node = select(at_node, place, 0)
-    value = indexing.gather_elements(x, indexing.take(constant(trees.feature), node), 1)
-    split, mode = indexing.take(constant(trees.split), node), indexing.take(constant(trees.mode), node)
-    holds: Node | None = None
-    for number in sorted({int(mode) for mode in trees.mode} - {_MEMBER}):
-        one = math.equal(mode, number) & _COMPARISONS[number](value, split)
-        holds = one if holds is None else holds | one
-    for position, elements in members:
-        one = math.equal(node, position) & sorting.isin(value, constant(elements))
-        holds = one if holds is None else holds | one
-    assert holds is not None
-    holds = holds | (math.isnan(value) & indexing.take(constant(trees.missing), node))
-    child = select(holds, indexing.take(constant(trees.then), node), indexing.take(constant(trees.otherwise), node))
-    return select(at_node, child, place)
 
 
 # ---- trees with votes at their leaves, as versions 1 and 3 state them --------------------------------------------
@@ -234,7 +267,7 @@ def _totals(call: Call, kind: str, count: int, how: int = _SUM) -> Node:
     x = scores.rows(call[0])
     dtype = f64 if f64.numpy in (x.dtype.numpy, trees.split.dtype) else f32
     trees = replace(trees, split=trees.split.astype(dtype.numpy))
-    leaf = _leaves(cast(x, dtype), trees, [])
+    leaf = _leaves(cast(x, dtype), trees, votes.leaves, [])
     none = {_MIN: dtype.max, _MAX: dtype.min}.get(how, 0.0)
     targets, weights = replace(votes, weight=votes.weight.astype(dtype.numpy)).rows(none)
     shape = [x.shape[0], len(trees.roots) * targets.shape[1]]

@@ -198,7 +198,7 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     else:
         state.merge(names)
         name = along.name
-    state.do(Vectorise(name, _lanes(state)))
+    state.do(Vectorise(name, _lanes(state) * 2))
     state.parallelise(way.tasks)
     return state.finish()
 

@@ -165,7 +165,7 @@ class Scheduler:
             self.do(Parallelise(count))
 
     def finish(self) -> Scheduled:
-        if self.nest.checked:
+        if any(isinstance(s, ln.Let) for s in statements(self.nest.body)):
             self.do(HoistLookups())
         accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
         if self.target.grid is None and accumulate.divides(self.nest):
