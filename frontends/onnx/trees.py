@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
-from luminal.core.decompose import indexing, math, scattering, sorting
+from luminal.core import symbolic as sym
+from luminal.core.decompose import contraction, indexing, math, reduction, scattering, sorting
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
-from luminal.core.movement import reshape, slice_
-from luminal.core.types import f32, f64
+from luminal.core.movement import concatenate, reshape, slice_
+from luminal.core.types import f32, f64, from_numpy
 from luminal.frontends.onnx import scores
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.scores import DOMAIN
@@ -33,7 +34,6 @@ _TESTS = {
     (_LESS, _EQUAL, _GREATER): lambda value, split: math.logical_not(math.isnan(value)),
 }
 _AVERAGE, _SUM, _MIN, _MAX = range(4)
-_COMBINED = {_AVERAGE: "add", _SUM: "add", _MIN: "min", _MAX: "max"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,44 @@ class _Trees:
     then: Array
     otherwise: Array
     roots: Array
-    depth: int
+
+    def voted(self, votes: _Votes) -> Array | None:
+        """The target that each tree votes for; None where one votes for several, or for none."""
+        count = len(self.feature)
+        targets: list[set[int]] = [set() for _ in range(votes.leaves)]
+        for place, target in zip(votes.leaf.tolist(), votes.target.tolist(), strict=True):
+            targets[place].add(target)
+        found: list[int] = []
+        for root in self.roots.tolist():
+            level, own = {root}, set[int]()
+            while level:
+                own |= {target for place in level if place >= count for target in targets[place - count]}
+                level = {int(side[place]) for place in level if place < count for side in (self.then, self.otherwise)}
+            if len(own) != 1:
+                return None
+            found += own
+        return np.array(found, np.int64)
+
+
+@dataclass(frozen=True)
+class _Votes:
+    """The votes of the leaves of all trees: which leaf, for what, and how much."""
+
+    leaf: Array
+    target: Array
+    weight: Array
+    leaves: int
+
+    def rows(self, fill: float) -> tuple[Array, Array]:
+        """Targets and weights in a row for each leaf, in order, filled up with ``fill`` for target 0."""
+        counts = np.bincount(self.leaf, minlength=self.leaves)
+        order = np.argsort(self.leaf, kind="stable")
+        column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        target = np.zeros((self.leaves, counts.max(initial=0)), np.int64)
+        weight = np.full(target.shape, fill, self.weight.dtype)
+        target[self.leaf[order], column] = self.target[order]
+        weight[self.leaf[order], column] = self.weight[order]
+        return target, weight
 
 
 @dataclass(frozen=True)
@@ -82,14 +119,48 @@ def _walk(trees: _Trees, leaves: int) -> _Walk:
     )
 
 
-def _leaves(x: Node, trees: _Trees, leaves: int, members: Sequence[tuple[int, Array]]) -> Node:
-    """The leaf of each tree that each sample ``x [N, F]`` ends in, ``[N, trees]``: it walks down all trees at once, one
-    level a step."""
+_GROUPS = 3  # at most, of trees that are walked down together: each is written out for the depth of its deepest
+_TOGETHER = 32  # trees that make vectors full on any machine
+_ENDS = 32  # of groups, at most, that are tried
+_WORTH = 0.9  # of the steps that are left, for one more group
+
+
+def _leaves(x: Node, trees: _Trees, leaves: int, members: Sequence[tuple[int, Array]]) -> tuple[Node, Array]:
+    """The leaf that each sample ``x [N, F]`` ends in, of each tree: ``[N, trees]``, and which tree each column is of.
+
+    Trees of about the same depth are walked down at once, one level a step.
+    """
     walk = _walk(trees, leaves)
-    place = expand(constant(trees.roots.astype(np.int32)), [x.shape[0], len(trees.roots)])
-    for _ in range(trees.depth):
-        place = _step(x, place, walk, members)
-    return place - len(trees.feature)
+    depths = np.array([_depth(trees.then, trees.otherwise, trees.roots[k : k + 1], len(trees.feature))
+                       for k in range(len(trees.roots))], np.int64)  # fmt: skip
+    order = np.argsort(depths, kind="stable")
+    ends: list[Node] = []
+    for group in _groups(depths[order]):
+        place = expand(constant(trees.roots[order[group]].astype(np.int32)), [x.shape[0], group.stop - group.start])
+        for _ in range(int(depths[order[group]].max(initial=0))):
+            place = _step(x, place, walk, members)
+        ends.append(place)
+    return concatenate(ends, 1) - len(trees.feature), order
+
+
+def _groups(depths: Array) -> list[slice]:
+    """Ascending ``depths`` in a few ranges, so that few trees are walked down further than they are deep. But for the
+    first, they are of whole vectors."""
+    count = len(depths)
+    wide = _TOGETHER * (1 + count // (_TOGETHER * _ENDS))
+    ends = range(count % wide or wide, count, wide)
+    best = [count]
+    for groups in range(2, _GROUPS + 1):
+        chosen = [[*inner, count] for inner in combinations(ends, groups - 1)]
+        least = min(chosen, key=lambda ends: _steps(depths, ends), default=best)
+        if _steps(depths, least) < _steps(depths, best) * _WORTH:
+            best = least
+    return [slice(start, end) for start, end in pairwise([0, *best])]
+
+
+def _steps(depths: Array, ends: Sequence[int]) -> int:
+    """How many steps of vectors the groups that end at ``ends`` take."""
+    return sum(-(-(end - start) // _TOGETHER) * int(depths[end - 1]) for start, end in pairwise([0, *ends]))
 
 
 def _step(x: Node, place: Node, walk: _Walk, members: Sequence[tuple[int, Array]]) -> Node:
@@ -106,13 +177,42 @@ def _step(x: Node, place: Node, walk: _Walk, members: Sequence[tuple[int, Array]
     return indexing.take(reshape(table, [table.size]), place * walk.next.shape[1] + column)
 
 
-def _combined(owner: Node, value: Node, count: int, how: int, trees: int) -> Node:
-    """The values of leaves, ``[N, leaves]``, that belong to each of ``count`` targets. The least and the largest of no
-    leaves are the ends of the type."""
-    start = {_MIN: value.dtype.max, _MAX: value.dtype.min}.get(how, 0)
-    none = indexing.full((value.shape[0], count), start, value.dtype)
-    total = scattering.scatter_elements(none, owner, value, 1, _COMBINED[how])
-    return total / trees if how == _AVERAGE else total
+_DENSE = 4  # elements of a table of votes for all targets, for each vote that there is
+
+
+def _combined(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int, how: int) -> Node:
+    """The votes of leaves ``[N, trees]``, combined for each of ``count`` targets: ``[N, count]``. The least and the
+    largest of no votes are the ends of the type."""
+    if how in (_SUM, _AVERAGE):
+        total = _summed(leaf, order, votes, trees, count)
+        return total / len(trees.roots) if how == _AVERAGE else total
+    none = from_numpy(votes.weight.dtype).max if how == _MIN else from_numpy(votes.weight.dtype).min
+    return _scattered(leaf, votes, count, none, "min" if how == _MIN else "max")
+
+
+def _summed(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int) -> Node:
+    if count == 1 or count * votes.leaves <= _DENSE * len(votes.leaf):
+        table = np.zeros((votes.leaves, count), votes.weight.dtype)
+        np.add.at(table, (votes.leaf, votes.target), votes.weight)
+        if count == 1:
+            return reduction.sum_(indexing.take(constant(table.reshape(-1)), leaf), 1, keepdims=True)
+        return reduction.sum_(indexing.take(constant(table), leaf), 1)
+    voted = trees.voted(votes)
+    if voted is None or not np.isfinite(votes.weight).all():
+        return _scattered(leaf, votes, count, 0, "add")
+    # Each tree votes for one target: a product with zeros and ones adds what is for each.
+    table = np.zeros(votes.leaves, votes.weight.dtype)
+    np.add.at(table, votes.leaf, votes.weight)
+    chosen = np.eye(count, dtype=table.dtype)[:, voted[order]]
+    return contraction.linear(indexing.take(constant(table), leaf), constant(np.ascontiguousarray(chosen)))
+
+
+def _scattered(leaf: Node, votes: _Votes, count: int, none: float, how: str) -> Node:
+    targets, weights = votes.rows(none)
+    shape = [leaf.shape[0], sym.product([leaf.shape[1], targets.shape[1]])]
+    owner, value = (reshape(indexing.take(constant(table), leaf), shape) for table in (targets, weights))
+    start = indexing.full((leaf.shape[0], count), none, value.dtype)
+    return scattering.scatter_elements(start, owner, value, 1, how)
 
 
 @operator("TreeEnsemble", domain=DOMAIN)
@@ -129,13 +229,14 @@ def _tree_ensemble(call: Call) -> Node:
         raise ModelError(f"attribute 'leaf_targetids': expected targets of 0 to {count - 1}")
     call.ignore("nodes_hitrates")
     trees = _read(call, splits)
-    leaf = _leaves(x, trees, weights.size, _members(call, trees.mode))
-    value = indexing.take(constant(weights.reshape(-1)), leaf)
-    owner = indexing.take(constant(np.array(targets, np.int64)), leaf)
     how = call.integer("aggregate_function", _SUM)
-    if how not in _COMBINED:
+    if how not in _FUNCTIONS.values():
         raise ModelError(f"attribute 'aggregate_function': expected 0 to 3, found {how}")
-    return _combined(owner, value, count, how, len(trees.roots))
+    leaf, order = _leaves(x, trees, weights.size, _members(call, trees.mode))
+    if len(targets) != weights.size:
+        raise ModelError(f"expected a target for each of {weights.size} leaves, found {len(targets)}")
+    votes = _Votes(np.arange(weights.size), np.array(targets, np.int64), weights.reshape(-1), weights.size)
+    return _combined(leaf, order, votes, trees, count, how)
 
 
 def _integers(call: Call, name: str) -> Array:
@@ -157,9 +258,9 @@ def _read(call: Call, splits: Array) -> _Trees:
         raise ModelError("the attributes of the nodes have different lengths")
     then, otherwise = sides[0] + count * sides[1], sides[2] + count * sides[3]
     roots = _integers(call, "tree_roots")
-    depth = _depth(then, otherwise, roots, count)
+    _depth(then, otherwise, roots, count)
     tracked = np.zeros(count, np.bool_) if missing is None else np.array(missing, np.bool_)
-    return _Trees(feature, splits.reshape(-1), modes.reshape(-1), tracked, then, otherwise, roots, depth)
+    return _Trees(feature, splits.reshape(-1), modes.reshape(-1), tracked, then, otherwise, roots)
 
 
 def _depth(then: Array, otherwise: Array, roots: Array, count: int) -> int:
@@ -198,27 +299,6 @@ def _floats(call: Call, name: str) -> Array:
     return np.array(call.numbers(name) or [], np.float32) if given is None else given.reshape(-1)
 
 
-@dataclass(frozen=True)
-class _Votes:
-    """The votes of the leaves of all trees: which leaf, for what, and how much."""
-
-    leaf: Array
-    target: Array
-    weight: Array
-    leaves: int
-
-    def rows(self, fill: float) -> tuple[Array, Array]:
-        """Targets and weights in a row for each leaf, in order, filled up with ``fill`` for target 0."""
-        counts = np.bincount(self.leaf, minlength=self.leaves)
-        order = np.argsort(self.leaf, kind="stable")
-        column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        target = np.zeros((self.leaves, counts.max(initial=0)), np.int64)
-        weight = np.full(target.shape, fill, self.weight.dtype)
-        target[self.leaf[order], column] = self.target[order]
-        weight[self.leaf[order], column] = self.weight[order]
-        return target, weight
-
-
 def _read_votes(call: Call, kind: str, count: int) -> tuple[_Trees, _Votes]:
     """The trees, and the votes for ``count`` targets or classes that the attributes of a ``kind`` list."""
     keys = list(zip(_integers(call, "nodes_treeids"), _integers(call, "nodes_nodeids"), strict=True))
@@ -255,8 +335,9 @@ def _read_votes(call: Call, kind: str, count: int) -> tuple[_Trees, _Votes]:
         raise ModelError("expected one root for each tree")
     chosen = np.array(inner, np.int64)
     codes = np.array([_MODES.index(modes[k]) for k in inner], np.int64)
+    _depth(then, otherwise, np.array(roots), len(inner))
     trees = _Trees(feature[chosen], splits[chosen], codes, np.array(tracked, bool)[chosen], then, otherwise,
-                   np.array(roots, np.int64), _depth(then, otherwise, np.array(roots), len(inner)))  # fmt: skip
+                   np.array(roots, np.int64))  # fmt: skip
     return trees, _Votes(np.array(voters, np.int64), np.array(names[2], np.int64), weights, len(leaves))
 
 
@@ -267,12 +348,10 @@ def _totals(call: Call, kind: str, count: int, how: int = _SUM) -> Node:
     x = scores.rows(call[0])
     dtype = f64 if f64.numpy in (x.dtype.numpy, trees.split.dtype) else f32
     trees = replace(trees, split=trees.split.astype(dtype.numpy))
-    leaf = _leaves(cast(x, dtype), trees, votes.leaves, [])
+    leaf, order = _leaves(cast(x, dtype), trees, votes.leaves, [])
+    votes = replace(votes, weight=votes.weight.astype(dtype.numpy))
+    total = _combined(leaf, order, votes, trees, count, how)
     none = {_MIN: dtype.max, _MAX: dtype.min}.get(how, 0.0)
-    targets, weights = replace(votes, weight=votes.weight.astype(dtype.numpy)).rows(none)
-    shape = [x.shape[0], len(trees.roots) * targets.shape[1]]
-    owner, value = (reshape(indexing.take(constant(table), leaf), shape) for table in (targets, weights))
-    total = _combined(owner, value, count, how, len(trees.roots))
     return select(math.equal(total, none), 0, total) if how in (_MIN, _MAX) else total
 
 
