@@ -12,7 +12,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, indexing, math, reduction, scattering, sorting
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
-from luminal.core.movement import concatenate, reshape, slice_
+from luminal.core.movement import concatenate, pad, reshape, slice_
 from luminal.core.types import f32, f64, from_numpy
 from luminal.frontends.onnx import scores
 from luminal.frontends.onnx.registry import Call, operator
@@ -89,13 +89,15 @@ class _Votes:
 
 @dataclass(frozen=True)
 class _Walk:
-    """The tables that a walk down the trees reads: for each node and leaf a feature, a split, and the next place in each
-    of a few columns. ``column`` says which of them is for which outcome of a comparison."""
+    """The tables that a walk down the trees reads: for each place a feature, a split, and the next place in each of a
+    few columns. ``column`` says which of them is for which outcome of a comparison. Places are first the ``leaves``,
+    then the nodes."""
 
     feature: Array
     split: Array
     next: Array
     column: tuple[int, ...]
+    leaves: int
 
 
 def _walk(trees: _Trees, leaves: int) -> _Walk:
@@ -104,19 +106,25 @@ def _walk(trees: _Trees, leaves: int) -> _Walk:
     holds[_NAN] |= trees.missing
     split, strange = trees.split, np.isnan(trees.split)  # no value compares with NaN
     holds[: _NAN, strange] = trees.mode[strange] == _NEQ
-    places = np.where(holds, trees.then, trees.otherwise)
-    count = len(split)
-    own = np.broadcast_to(np.arange(count, count + leaves), (len(holds), leaves))
+    places = _placed(np.where(holds, trees.then, trees.otherwise), trees, leaves)
+    own = np.broadcast_to(np.arange(leaves), (len(holds), leaves))
     member = trees.mode == _MEMBER
     places[_WITHIN] = np.where(member, places[_WITHIN], places[_LESS])
-    columns, column = np.unique(np.concatenate([places, own], 1), axis=0, return_inverse=True)
+    columns, column = np.unique(np.concatenate([own, places], 1), axis=0, return_inverse=True)
     none = np.zeros(leaves, np.int32)
     return _Walk(
-        np.concatenate([trees.feature.astype(np.int32), none]),
-        np.concatenate([np.where(strange, 0, split), none.astype(split.dtype)]),
+        np.concatenate([none, trees.feature.astype(np.int32)]),
+        np.concatenate([none.astype(split.dtype), np.where(strange, 0, split)]),
         np.ascontiguousarray(columns.T.astype(np.int32)),
         tuple(int(number) for number in column.reshape(-1)),
+        leaves,
     )
+
+
+def _placed(number: Array, trees: _Trees, leaves: int) -> Array:
+    """The places of nodes and leaves, which are numbered in this order."""
+    count = len(trees.feature)
+    return np.where(number < count, number + leaves, number - count)
 
 
 _GROUPS = 3  # at most, of trees that are walked down together: each is written out for the depth of its deepest
@@ -135,12 +143,13 @@ def _leaves(x: Node, trees: _Trees, leaves: int, members: Sequence[tuple[int, Ar
                        for k in range(len(trees.roots))], np.int64)  # fmt: skip
     order = np.argsort(depths, kind="stable")
     ends: list[Node] = []
+    roots = _placed(trees.roots, trees, leaves).astype(np.int32)
     for group in _groups(depths[order]):
-        place = expand(constant(trees.roots[order[group]].astype(np.int32)), [x.shape[0], group.stop - group.start])
+        place = expand(constant(roots[order[group]]), [x.shape[0], group.stop - group.start])
         for _ in range(int(depths[order[group]].max(initial=0))):
             place = _step(x, place, walk, members)
         ends.append(place)
-    return concatenate(ends, 1) - len(trees.feature), order
+    return concatenate(ends, 1), order
 
 
 def _groups(depths: Array) -> list[slice]:
@@ -171,7 +180,7 @@ def _step(x: Node, place: Node, walk: _Walk, members: Sequence[tuple[int, Array]
         outcomes = tuple(outcome for outcome in (_LESS, _EQUAL, _GREATER) if walk.column[outcome] == number)
         column = select(_TESTS[outcomes](value, split), constant(number, place.dtype), column)
     for position, elements in members:
-        within = math.equal(place, position) & sorting.isin(value, constant(elements))
+        within = math.equal(place, walk.leaves + position) & sorting.isin(value, constant(elements))
         column = select(within, constant(walk.column[_WITHIN], place.dtype), column)
     table = constant(walk.next)
     return indexing.take(reshape(table, [table.size]), place * walk.next.shape[1] + column)
@@ -191,6 +200,11 @@ def _combined(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int
 
 
 def _summed(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int) -> Node:
+    voted_for = {*votes.target.tolist()}
+    if count > 1 and len(voted_for) == 1:  # the others get nothing
+        (target,) = voted_for
+        alone = replace(votes, target=np.zeros_like(votes.target))
+        return pad(_summed(leaf, order, alone, trees, 1), [0, target], [0, count - 1 - target])
     if count == 1 or count * votes.leaves <= _DENSE * len(votes.leaf):
         table = np.zeros((votes.leaves, count), votes.weight.dtype)
         np.add.at(table, (votes.leaf, votes.target), votes.weight)
