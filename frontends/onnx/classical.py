@@ -159,11 +159,21 @@ def _label_encoder(call: Call) -> Node:
     return select(hit, label, constant(np.asarray(otherwise), label.dtype))
 
 
+_SPARSE = 16  # integers for each key, at most, in a table of all
+
+
 def _found(x: Node, keys: Array) -> tuple[Node, Node]:
     """The position in ``keys`` of each element of ``x``, the first of equal ones, and whether there is one."""
     if x.dtype.is_text:
         x, keys = text.numbers(x), keys.view(np.int64)
     sorted_keys, first = np.unique(keys, return_index=True)
+    span = int(sorted_keys[-1]) - int(sorted_keys[0]) + 1 if keys.dtype.kind in "iu" else 0
+    if 0 < span <= _SPARSE * len(keys):  # read in a table of all integers from the first key to the last
+        table, holds = np.zeros(span + 1, np.int64), np.zeros(span + 1, np.bool_)
+        table[sorted_keys - sorted_keys[0]], holds[sorted_keys - sorted_keys[0]] = first, True
+        apart = cast(x, i64) - int(sorted_keys[0])
+        place = select(math.less(-1, apart) & math.less(apart, span), apart, span)
+        return indexing.take(constant(table), place), indexing.take(constant(holds), place)
     place, hit = sorting.find(constant(sorted_keys), x)
     return indexing.take(constant(first.astype(np.int64)), place), hit
 

@@ -24,7 +24,7 @@ from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
 from luminal.core.structured import MARK
-from luminal.frontends.onnx import control, functions, gradient, operators, sequences
+from luminal.frontends.onnx import control, functions, gradient, operators, sequences, siblings
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.origins import location
@@ -168,7 +168,7 @@ class _Importer:
             self._scope[input_name] = value
         table: ir.Measured = {}
         with ir.measuring(table, [size.name for size in self.inputs.sizes.named]):
-            self._nodes(self._model.graph.node, self._scope, self._opsets, None)
+            self._nodes(siblings.joined(self._model.graph.node), self._scope, self._opsets, None)
         outputs: list[tuple[str, Node]] = []
         keys: dict[str, Sequence[int] | Sequence[str]] = {}  # of the outputs that are maps
         for value in self._model.graph.output:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
@@ -11,9 +11,9 @@ import numpy as np
 from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, indexing, math, reduction, scattering, sorting
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, cast, constant, expand, select
+from luminal.core.ir import Node, cast, constant, expand, gather, select
 from luminal.core.movement import concatenate, pad, reshape, slice_
-from luminal.core.types import f32, f64, from_numpy
+from luminal.core.types import f32, f64, from_numpy, i64
 from luminal.frontends.onnx import scores
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.scores import DOMAIN
@@ -48,22 +48,25 @@ class _Trees:
     otherwise: Array
     roots: Array
 
+    def reached(self) -> Iterator[Array]:
+        """The leaves of each tree, in order."""
+        count = len(self.feature)
+        for root in self.roots:
+            level, ends = np.array([root]), []
+            while level.size:
+                ends.append(level[level >= count] - count)
+                level = level[level < count]
+                level = np.unique(np.concatenate([self.then[level], self.otherwise[level]]))
+            yield np.unique(np.concatenate(ends))
+
     def voted(self, votes: _Votes) -> Array | None:
         """The target that each tree votes for; None where one votes for several, or for none."""
-        count = len(self.feature)
-        targets: list[set[int]] = [set() for _ in range(votes.leaves)]
-        for place, target in zip(votes.leaf.tolist(), votes.target.tolist(), strict=True):
-            targets[place].add(target)
-        found: list[int] = []
-        for root in self.roots.tolist():
-            level, own = {root}, set[int]()
-            while level:
-                own |= {target for place in level if place >= count for target in targets[place - count]}
-                level = {int(side[place]) for place in level if place < count for side in (self.then, self.otherwise)}
-            if len(own) != 1:
-                return None
-            found += own
-        return np.array(found, np.int64)
+        lowest, highest = np.full(votes.leaves, votes.target.max(initial=0) + 1), np.full(votes.leaves, -1)
+        np.minimum.at(lowest, votes.leaf, votes.target)
+        np.maximum.at(highest, votes.leaf, votes.target)
+        ends = list(self.reached())
+        least, most = (np.array([f(of[own]) for own in ends]) for f, of in ((np.min, lowest), (np.max, highest)))
+        return most if (least == most).all() else None
 
 
 @dataclass(frozen=True)
@@ -369,8 +372,28 @@ def _totals(call: Call, kind: str, count: int, how: int = _SUM) -> Node:
     return select(math.equal(total, none), 0, total) if how in (_MIN, _MAX) else total
 
 
+def _apart(call: Call) -> tuple[Node, ...]:
+    """The results of an ensemble in which each tree is for a target, and an output, of its own."""
+    trees, votes = _read_votes(call, "target", len(call.outputs))
+    x = scores.rows(call[0])
+    dtype = f64 if f64.numpy in (x.dtype.numpy, trees.split.dtype) else f32
+    trees = replace(trees, split=trees.split.astype(dtype.numpy))
+    leaf, order = _leaves(cast(x, dtype), trees, votes.leaves, [])
+    values = np.zeros(votes.leaves, dtype.numpy)
+    np.add.at(values, votes.leaf, votes.weight.astype(dtype.numpy))
+    column = {int(tree): number for number, tree in enumerate(order)}
+    found: list[Node] = []
+    for tree, ends in enumerate(trees.reached()):
+        place = cast(slice_(leaf, 1, column[tree], 1), i64) - int(ends.min())
+        found.append(cast(gather(constant(values[ends.min() : ends.max() + 1]), place, 0), f32))
+    return tuple(found)
+
+
 @operator("TreeEnsembleRegressor", domain=DOMAIN)
-def _tree_ensemble_regressor(call: Call) -> Node:
+def _tree_ensemble_regressor(call: Call) -> Node | tuple[Node, ...]:
+    if len(call.outputs) > 1:  # see ``siblings``
+        call.ignore("n_targets")
+        return _apart(call)
     count = call.integer("n_targets")
     total = _totals(call, "target", count, _FUNCTIONS[call.choice("aggregate_function", "SUM", _FUNCTIONS)])
     base = _floats(call, "base_values")
