@@ -379,13 +379,15 @@ def _apart(call: Call) -> tuple[Node, ...]:
     dtype = f64 if f64.numpy in (x.dtype.numpy, trees.split.dtype) else f32
     trees = replace(trees, split=trees.split.astype(dtype.numpy))
     leaf, order = _leaves(cast(x, dtype), trees, votes.leaves, [])
-    values = np.zeros(votes.leaves, dtype.numpy)
+    spans = [(int(ends.min()), int(ends.max()) + 1) for ends in trees.reached()]
+    longest = max(end - start for start, end in spans)  # tables of one length: what reads them is the same
+    values = np.zeros(votes.leaves + longest, dtype.numpy)
     np.add.at(values, votes.leaf, votes.weight.astype(dtype.numpy))
     column = {int(tree): number for number, tree in enumerate(order)}
     found: list[Node] = []
-    for tree, ends in enumerate(trees.reached()):
-        place = cast(slice_(leaf, 1, column[tree], 1), i64) - int(ends.min())
-        found.append(cast(gather(constant(values[ends.min() : ends.max() + 1]), place, 0), f32))
+    for tree, (start, _) in enumerate(spans):
+        place = cast(slice_(leaf, 1, column[tree], 1), i64) - start
+        found.append(cast(gather(constant(values[start : start + longest]), place, 0), f32))
     return tuple(found)
 
 
