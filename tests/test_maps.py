@@ -129,7 +129,7 @@ def test_an_input_that_is_a_map_is_refused() -> None:
     )
     vectorize = node("DictVectorizer", "x", "y", domain="ai.onnx.ml", string_vocabulary=["a", "b"])
     proto = models.model([vectorize], [helper.make_value_info("x", kind)], ["y"], domains=ML)
-    with pytest.raises(UnsupportedError, match="declared as map_type.*a column for each key"):
+    with pytest.raises(UnsupportedError, match=r"declared as map_type.*a column for each key"):
         importer.load(proto)
 
 

@@ -31,8 +31,8 @@ AttributeType = onnx.AttributeProto.AttributeType
 
 @dataclass(frozen=True)
 class Maps:
-    """A sequence of maps, one for each row of ``values [N, keys]``: from each of the ``keys``, integers or texts, to the
-    number in its column."""
+    """A sequence of maps, one for each row of ``values [N, keys]``: from each of the ``keys``, integers or texts, to
+    the number in its column."""
 
     values: Node
     keys: tuple[int, ...] | tuple[str, ...]

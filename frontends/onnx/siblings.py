@@ -18,8 +18,8 @@ _PLAIN = {"n_targets": 1, "aggregate_function": b"SUM", "post_transform": b"NONE
 
 
 def joined(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """``nodes`` with ensembles of one regression tree each, over the same value, made one node, in the place of the first.
-    It has as many outputs as they were."""
+    """``nodes`` with ensembles of one regression tree each, over the same value, made one node, in the place of the
+    first. It has as many outputs as they were."""
     same: dict[Hashable, str] = {}  # the first value that is computed in this way
     first: dict[str, str] = {}  # by the name of a value, that of the first that equals it
     groups: dict[Hashable, list[int]] = {}
@@ -46,7 +46,9 @@ def _is_plain(node: onnx.NodeProto) -> bool:
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     lists = {name: value for name, value in given.items() if name in _LISTS}
     plain = {name: _PLAIN.get(name) for name in given if name not in _LISTS}
-    trees = "n_targets" in given and all(isinstance(lists.get(name), list) and min(lists[name], default=-1) >= 0 for name in _TREES)
+    trees = "n_targets" in given and all(
+        isinstance(lists.get(name), list) and min(lists[name], default=-1) >= 0 for name in _TREES
+    )
     alone = trees and len({*lists["nodes_treeids"], *lists["target_treeids"]}) == 1
     return alone and plain == {name: given[name] for name in plain}
 

@@ -108,7 +108,7 @@ def _walk(trees: _Trees, leaves: int) -> _Walk:
     holds = np.stack([np.isin(trees.mode, modes) for modes in _HOLDS.values()])
     holds[_NAN] |= trees.missing
     split, strange = trees.split, np.isnan(trees.split)  # no value compares with NaN
-    holds[: _NAN, strange] = trees.mode[strange] == _NEQ
+    holds[:_NAN, strange] = trees.mode[strange] == _NEQ
     places = _placed(np.where(holds, trees.then, trees.otherwise), trees, leaves)
     own = np.broadcast_to(np.arange(leaves), (len(holds), leaves))
     member = trees.mode == _MEMBER

@@ -69,8 +69,8 @@ class OnnxRuntime:
     ) -> None:
         """``model`` is a path, the bytes or the ModelProto of an ONNX model; ``constants`` are inputs that every run is
         given. All optimisations are made where it is to be the ``fastest``. An output that is a sequence of maps is
-        given as an array, whose columns are of the ``keys`` under its name (else in the maps' own order). Raises ModelError where onnxruntime is not
-        installed or refuses the model."""
+        given as an array, whose columns are of the ``keys`` under its name (else in the maps' own order). Raises
+        ModelError where onnxruntime is not installed or refuses the model."""
         if importlib.util.find_spec("onnxruntime") is None:
             raise ModelError("onnxruntime is not installed: pip install 'luminal[diff]', or choose another reference")
         self._model = model
