@@ -221,7 +221,7 @@ def _zip_map(call: Call) -> Maps:
     x, numbers, words = scores.rows(call[0]), call.integers("classlabels_int64s"), call.texts("classlabels_strings")
     if bool(numbers) == bool(words):
         raise ModelError("expected the keys of the maps in one of classlabels_int64s and classlabels_strings")
-    keys = tuple(words or ()) or tuple(numbers or ())
+    keys: tuple[int, ...] | tuple[str, ...] = tuple(words) if words else tuple(numbers or ())
     if len(set(keys)) != len(keys):
         raise ModelError("expected keys of maps that differ")
     if x.shape[1] != len(keys):

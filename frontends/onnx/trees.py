@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
@@ -24,7 +24,7 @@ _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(7)
 _LESS, _EQUAL, _GREATER, _NAN, _WITHIN = range(5)
 _HOLDS = {_LESS: (_LEQ, _LT, _NEQ), _EQUAL: (_LEQ, _GTE, _EQ), _GREATER: (_GTE, _GT, _NEQ), _NAN: (_NEQ,),
           _WITHIN: (_MEMBER,)}  # fmt: skip
-_TESTS = {
+_TESTS: dict[tuple[int, ...], Callable[[Node, Node], Node]] = {
     (_LESS,): math.less,
     (_EQUAL,): math.equal,
     (_GREATER,): math.greater,
@@ -218,10 +218,10 @@ def _summed(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int) 
     if voted is None or not np.isfinite(votes.weight).all():
         return _scattered(leaf, votes, count, 0, "add")
     # Each tree votes for one target: a product with zeros and ones adds what is for each.
-    table = np.zeros(votes.leaves, votes.weight.dtype)
-    np.add.at(table, votes.leaf, votes.weight)
-    chosen = np.eye(count, dtype=table.dtype)[:, voted[order]]
-    return contraction.linear(indexing.take(constant(table), leaf), constant(np.ascontiguousarray(chosen)))
+    values = np.zeros(votes.leaves, votes.weight.dtype)
+    np.add.at(values, votes.leaf, votes.weight)
+    chosen = np.eye(count, dtype=values.dtype)[:, voted[order]]
+    return contraction.linear(indexing.take(constant(values), leaf), constant(np.ascontiguousarray(chosen)))
 
 
 def _scattered(leaf: Node, votes: _Votes, count: int, none: float, how: str) -> Node:

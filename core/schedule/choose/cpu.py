@@ -198,8 +198,8 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     else:
         state.merge(names)
         name = along.name
-    together = sizes.waiting if chained_lookups(state.nest) > 1 else 1
-    state.do(Vectorise(name, _lanes(state) * together))
+    vectors = sizes.waiting if chained_lookups(state.nest) > 1 else 1
+    state.do(Vectorise(name, _lanes(state) * vectors))
     state.parallelise(way.tasks)
     return state.finish()
 
