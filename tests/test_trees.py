@@ -84,6 +84,7 @@ def test_every_outcome_of_a_comparison_leads_where_onnxruntime_goes(modes: list[
         (60, lambda tree, leaf: [(tree + 7 * leaf) % 60]),  # a few of many
         (2, lambda tree, leaf: range(leaf % 3 % 2)),  # leaves without votes
         (2, lambda tree, leaf: [1, 1]),  # two votes for the same
+        (40, lambda tree, leaf: [tree % 40]),  # a tree or two for each of many
     ],
 )
 def test_votes_are_summed_by_target(count: int, targets: Any) -> None:

@@ -189,6 +189,7 @@ def _step(x: Node, place: Node, walk: _Walk, members: Sequence[tuple[int, Array]
     return indexing.take(reshape(table, [table.size]), place * walk.next.shape[1] + column)
 
 
+_FEW = 32  # targets, at most, for which a product adds the votes of trees that vote for one each
 _DENSE = 4  # elements of a table of votes for all targets, for each vote that there is
 
 
@@ -215,7 +216,7 @@ def _summed(leaf: Node, order: Array, votes: _Votes, trees: _Trees, count: int) 
             return reduction.sum_(indexing.take(constant(table.reshape(-1)), leaf), 1, keepdims=True)
         return reduction.sum_(indexing.take(constant(table), leaf), 1)
     voted = trees.voted(votes)
-    if voted is None or not np.isfinite(votes.weight).all():
+    if voted is None or count > _FEW or not np.isfinite(votes.weight).all():
         return _scattered(leaf, votes, count, 0, "add")
     # Each tree votes for one target: a product with zeros and ones adds what is for each.
     values = np.zeros(votes.leaves, votes.weight.dtype)
