@@ -223,7 +223,7 @@ class Expressions:
         array, at = self.array(leaf.array).name, ""
         if isinstance(stride, int) and abs(stride) * lanes < 1 << 31:
             array, at = self.pointer(leaf.array, offset), f"multiples<{lanes}>({stride})"
-        at = at or self.indices.vector(offset)
+        at = at or self.indices.positions(offset)
         return f"gather({array}, {at}, {mask}{otherwise})" if mask else f"gather({array}, {at})"
 
     def _arguments(self, scalar: Scalar) -> tuple[Scalar, ...]:

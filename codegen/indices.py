@@ -209,6 +209,15 @@ class Indices:
             known = self.frame.remember(key, Value(name, True), depth)
         return known.text
 
+    def narrow(self, axis: Var, text: str) -> None:
+        """``text`` is the ``axis``, which was looked up, in elements of 32 bits."""
+        self.frame.remember(("narrow", sym.expr(axis)), Value(text, True), self.frame.place(sym.expr(axis)))
+
+    def positions(self, value: Int) -> str:
+        """``value`` of every lane, by name, in elements of 32 bits where such are known, else as ``vector``."""
+        known = self.frame.find(("narrow", self.frame.resolve(value)))
+        return self.vector(value) if known is None else known.text
+
     def _vector(self, value: Int, lanes: int) -> str:
         stride = self.stride(value)
         if stride is not None:

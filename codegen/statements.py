@@ -13,6 +13,7 @@ from luminal.codegen.loops import Loops
 from luminal.codegen.reductions import Accumulation, SideBySide
 from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
+from luminal.core import ops
 from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.grid import COPIES
@@ -40,6 +41,7 @@ from luminal.core.schedule.nest.ir import (
 from luminal.core.schedule.nest.walk import arrays_written
 from luminal.core.schedule.nest.walk import statements as nested
 from luminal.core.symbolic import Expr, Int
+from luminal.core.types import i32
 
 MOVES = (2, 4, 8)  # bytes of an integer that a CPU moves at once
 
@@ -142,6 +144,19 @@ class Statements:
 
     def _let(self, statement: Let) -> None:
         value = self.expressions.value(statement.value)
+        if statement.failure is None:
+            lanes = self.frame.group.lanes if self.frame.group is not None else 1
+            integer = self.frame.integer
+            name = self.frame.declare(statement.axis, varying=value.varying)
+            if value.varying:
+                text = value.text if integer == "int64_t" else f"convert<{integer}>({value.text})"
+                self.frame.line(f"const vec<{integer}, {lanes}> {name} = {text};")
+                source = statement.value.operands[0] if statement.value.op is ops.CAST else statement.value
+                if source.dtype == i32:  # twice as many fit a register: what is read at them needs no wider ones
+                    self.indices.narrow(statement.axis, self.expressions.vector(source))
+            else:
+                self.frame.line(f"const {integer} {name} = static_cast<{integer}>({value.text});")
+            return
         raising = self.frame.dialect.raising.format(code=STATUSES[statement.failure])
         if not value.varying and self.frame.dialect.block is not None:
             self._let_on_grid(statement, value.text, raising)

@@ -148,6 +148,7 @@ class Sizes:
     chain_columns: int = 768  # of a chain that are computed at once, times the terms that a unit takes side by side
     chain_rows: int = 32  # that read those columns while they are in the second-level cache
     vectors: int = 4  # of neighbours that are computed side by side, before the next tile of them
+    waiting: int = 4  # vectors computed side by side where look-ups wait for each other
     strip: int = 256  # elements of a row that a task scatters or transposes
     transposed_rows: int = 64  # rows that a task transposes
     chunk: int = 4096  # elements of a one-dimensional task

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from luminal.core import ir, traverse
+from luminal.core import ir, lookups, traverse
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph, Node, Origin, Origins
 from luminal.core.ops import Kind, Op
@@ -25,6 +25,12 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     joined where nodes were replaced."""
     origins: Origins = {}
     roots = rewrite(graph.roots, rules, graph.origins, origins)
+    found = lookups.folded(roots)
+    if found:
+        for node, table in found.items():
+            origins[table] = ir.joined(origins.get(table, ()), origins.get(node, ()))
+        before = dict(origins)
+        roots = rewrite(traverse.substitute(roots, found), rules, before, origins)
     reached = set(traverse.everything(roots))
     gone = set(traverse.sizes_inside(graph.roots)).difference(traverse.sizes_inside(roots))
     return graph.computing(

@@ -658,10 +658,23 @@ def test_classes_that_support_vectors_tell_apart(sizes: Sequence[int], how: str,
     assert len({*found[0].tolist()}) > 1
 
 
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 1, 2), (2, 2, 1, 3), (1, 2, 1, 2, 1, 2, 1)])
+def test_probabilities_of_support_vectors(sizes: Sequence[int], kernel: str) -> None:
+    pairs = len(sizes) * (len(sizes) - 1) // 2
+    fitted = {"prob_a": (floats(pairs, seed=8) - 2).tolist(), "prob_b": floats(pairs, seed=9).tolist()}
+    proto, given = models.one("SVMClassifier", floats(60, 3, seed=7) * 2, outputs=2,
+                              **support(sizes, kernel_type=kernel, **fitted))  # fmt: skip
+    found = models.imported(proto, given)
+    models.assert_close(found, models.by_onnxruntime(proto, given), tolerance=1e-5)
+    np.testing.assert_allclose(found[1].sum(1), 1, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("sizes", "changed", "message"),
     [
-        ((2, 2), {"prob_a": [-1.0], "prob_b": [0.5]}, "without prob_a and prob_b"),
+        ((2, 2), {"prob_a": [-1.0, 2.0], "prob_b": [0.5]}, "'prob_a': expected 1 x 1 numbers, found 2"),
+        ((2, 2, 1), {"prob_a": [-1.0, 2.0, 1.0]}, "'prob_b': expected 1 x 3 numbers, found 0"),
         ((2, 2), {"vectors_per_class": [4]}, r"of 2 classes, found \[4\]"),
         ((2, 2), {"post_transform": "SOFTMAX"}, "SOFTMAX of 2 classes"),
         ((2, 2), {"coefficients": [1.0]}, "expected 1 x 4 numbers, found 1"),

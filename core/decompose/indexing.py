@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from luminal.core import ops
+from luminal.core import ops, ranges
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_axes
 from luminal.core.decompose.compare import equal, less
@@ -30,7 +30,7 @@ from luminal.core.ir import (
 )  # fmt: skip
 from luminal.core.movement import along, concatenate, permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.core.types import DType, bool_, f64, i64
+from luminal.core.types import DType, bool_, f64, i32, i64
 
 
 def wrapped(index: Node, size: Int) -> Node:
@@ -59,7 +59,8 @@ def nonnegative(index: Node) -> bool:
         return any(nonnegative(operand) for operand in index.inputs)
     if index.op in (ops.ADD, ops.MUL, ops.MAX):
         return all(nonnegative(operand) for operand in index.inputs)
-    return index.op is ops.IOTA
+    found = ranges.range_of(index)
+    return found is not None and sym.always(found[0])
 
 
 def take(data: Node, index: Node, axis: int = 0) -> Node:
@@ -77,18 +78,33 @@ def embedding(weight: Node, index: Node) -> Node:
 def linear_position(indices: Sequence[Node], sizes: Sequence[Int]) -> Node:
     """The row-major position of ``indices`` (int64, broadcast, negative ones counted from the end) in an array of
     extents ``sizes``, or -1, which no gather accepts, where one of several indices is outside its axis."""
+    if all(ranges.within(index, size) for index, size in zip(indices, sizes, strict=True)):
+        return _inside(indices, sizes)
     position: Node | None = None
     inside: Node | None = None
     for index, size in zip(indices, sizes, strict=True):
         known = nonnegative(index)
         index = wrapped(index, size)
-        fits = index < dim(size)
-        if not known:
-            fits = fits & less(-1, index)
-        inside = fits if inside is None else inside & fits
+        if not ranges.within(index, size):
+            fits = index < dim(size)
+            if not known:
+                fits = fits & less(-1, index)
+            inside = fits if inside is None else inside & fits
         position = index if position is None else position * dim(size) + index
-    assert position is not None and inside is not None
-    return position if len(indices) == 1 else select(inside, position, -1)
+    assert position is not None
+    return position if len(indices) == 1 or inside is None else select(inside, position, -1)
+
+
+def _inside(indices: Sequence[Node], sizes: Sequence[Int]) -> Node:
+    """``linear_position`` of indices that are known to be inside. It is computed in 32 bits where an index is given in
+    these, and they hold the last position."""
+    last = sym.upper(sym.product(sizes))
+    given = any(index.dtype == i32 or (index.op is ops.CAST and index.inputs[0].dtype == i32) for index in indices)
+    dtype = i32 if given and last is not None and last <= i32.max else i64
+    position = constant(0, dtype)
+    for index, size in zip(indices, sizes, strict=True):
+        position = position * cast(dim(size), dtype) + cast(index, dtype)
+    return cast(position, i64)
 
 
 def gather_elements(data: Node, index: Node, axis: int) -> Node:

@@ -15,7 +15,7 @@ from luminal.core.movement import concatenate, pad, reshape, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import f32, from_numpy, i64
 from luminal.frontends.onnx import scores
-from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.registry import Call, Maps, operator
 from luminal.frontends.onnx.scores import DOMAIN
 from luminal.frontends.onnx.tensors import Array
 
@@ -159,11 +159,21 @@ def _label_encoder(call: Call) -> Node:
     return select(hit, label, constant(np.asarray(otherwise), label.dtype))
 
 
+_SPARSE = 16  # integers for each key, at most, in a table of all
+
+
 def _found(x: Node, keys: Array) -> tuple[Node, Node]:
     """The position in ``keys`` of each element of ``x``, the first of equal ones, and whether there is one."""
     if x.dtype.is_text:
         x, keys = text.numbers(x), keys.view(np.int64)
     sorted_keys, first = np.unique(keys, return_index=True)
+    span = int(sorted_keys[-1]) - int(sorted_keys[0]) + 1 if keys.dtype.kind in "iu" else 0
+    if 0 < span <= _SPARSE * len(keys):  # read in a table of all integers from the first key to the last
+        table, holds = np.zeros(span + 1, np.int64), np.zeros(span + 1, np.bool_)
+        table[sorted_keys - sorted_keys[0]], holds[sorted_keys - sorted_keys[0]] = first, True
+        apart = cast(x, i64) - int(sorted_keys[0])
+        place = select(math.less(-1, apart) & math.less(apart, span), apart, span)
+        return indexing.take(constant(table), place), indexing.take(constant(holds), place)
     place, hit = sorting.find(constant(sorted_keys), x)
     return indexing.take(constant(first.astype(np.int64)), place), hit
 
@@ -202,7 +212,24 @@ def _one_hot_encoder(call: Call) -> Node:
     return cast(ones, f32)
 
 
-@operator("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN)
+# ---- maps ----------------------------------------------------------------------------------------------------------
+
+
+@operator("ZipMap", domain=DOMAIN)
+def _zip_map(call: Call) -> Maps:
+    """One map for each row, from the labels of the columns to the numbers in them."""
+    x, numbers, words = scores.rows(call[0]), call.integers("classlabels_int64s"), call.texts("classlabels_strings")
+    if bool(numbers) == bool(words):
+        raise ModelError("expected the keys of the maps in one of classlabels_int64s and classlabels_strings")
+    keys: tuple[int, ...] | tuple[str, ...] = tuple(words) if words else tuple(numbers or ())
+    if len(set(keys)) != len(keys):
+        raise ModelError("expected keys of maps that differ")
+    if x.shape[1] != len(keys):
+        raise ModelError(f"expected a column for each of {len(keys)} keys of maps, found {list(x.shape)}")
+    return Maps(x, keys)
+
+
+@operator("CastMap", "DictVectorizer", domain=DOMAIN)
 def _maps(call: Call) -> Node:
-    raise UnsupportedError("maps are not supported: give the model tensors, and take them; skl2onnx does with "
-                           "options={'zipmap': False}")  # fmt: skip
+    raise UnsupportedError("maps as inputs are not supported: give the model the tensor that this operator makes of "
+                           "them, with a column for each key")  # fmt: skip

@@ -30,7 +30,7 @@ from luminal.core.movement import flip, permute, reshape
 from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx import sequences
-from luminal.frontends.onnx.registry import Call, exactly, undecided, wrap_axis
+from luminal.frontends.onnx.registry import Call, Maps, exactly, undecided, wrap_axis
 from luminal.frontends.onnx.sequences import Growing, Held, Nothing, Read, Stacked, Tensors, is_sequence
 
 SPELLED_OUT = 64  # iterations of a loop whose body is repeated where it cannot be a loop
@@ -486,6 +486,8 @@ def _kind(value: Held) -> object:
     """The kind of a value, the same in all rounds and in both branches: a tensor, or a sequence of so many tensors."""
     if isinstance(value, Growing):
         return value.key, value.rows is None
+    if isinstance(value, Maps):
+        return Maps, value.keys
     return len(value.items) if isinstance(value, Tensors) else type(value)
 
 
@@ -499,6 +501,8 @@ def _tensors(values: Sequence[Held]) -> list[Node]:
             found += value.items
         elif isinstance(value, Stacked):
             found.append(value.rows)
+        elif isinstance(value, Maps):
+            found.append(value.values)
         elif isinstance(value, Growing):
             found += () if value.rows is None else (value.rows,)
         elif not isinstance(value, Nothing):
@@ -517,6 +521,8 @@ def _arranged(like: Sequence[Held], tensors: Sequence[Node]) -> list[Held]:
             arranged.append(Tensors(tuple(next(left) for _ in value.items)))
         elif isinstance(value, Stacked):
             arranged.append(Stacked(next(left)))
+        elif isinstance(value, Maps):
+            arranged.append(Maps(next(left), value.keys))
         elif isinstance(value, Growing) and value.rows is not None:
             arranged.append(Growing(value.key, next(left)))
         else:

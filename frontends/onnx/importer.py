@@ -25,13 +25,13 @@ from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
 from luminal.core.structured import MARK
-from luminal.frontends.onnx import control, functions, gradient, operators, sequences
+from luminal.frontends.onnx import control, functions, gradient, operators, sequences, siblings
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.inputs import names as input_names
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
-from luminal.frontends.onnx.registry import Call, exactly
+from luminal.frontends.onnx.registry import Call, Maps, exactly
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
 from luminal.frontends.onnx.sequences import Held, Stacked, Tensors
 from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted, used
@@ -53,7 +53,8 @@ def load(
     ``output_count`` stands how many rounds a loop with that output may make where data decides it. ``constants`` fixes
     inputs by name: an input whose value decides axes or shapes must be given there. An output that is a sequence
     becomes one for each tensor, ``output_0`` and so on, or one with all of them along a first axis where a run decides
-    how many there are. ``name`` defaults to the file's name, or the graph's.
+    how many there are; a sequence of maps, as classifiers have it, is the tensor of the maps' numbers, and
+    ``Graph.structure`` has the keys of its columns. ``name`` defaults to the file's name, or the graph's.
 
     Raises ModelError for a file that is missing, malformed or inconsistent, InputError for dims and constants that do
     not fit the model, ShapeError or DTypeError for operands that do not fit their operator, and UnsupportedError for
@@ -186,12 +187,16 @@ class _Importer:
             self._scope[input_name] = value
         table: ir.Measured = {}
         with ir.measuring(table, [size.name for size in self.inputs.sizes.named]):
-            self._nodes(self._model.graph.node, self._scope, self._opsets, None)
+            self._nodes(siblings.joined(self._model.graph.node), self._scope, self._opsets, None)
         outputs: list[tuple[str, Node]] = []
+        keys: dict[str, Sequence[int] | Sequence[str]] = {}  # of the outputs that are maps
         for value in self._model.graph.output:
             found = self._scope[value.name]
             if isinstance(found, Node):
                 outputs.append((value.name, found))
+            elif isinstance(found, Maps):
+                outputs.append((value.name, found.values))
+                keys[value.name] = found.keys
             elif isinstance(found, Tensors | Stacked):
                 items = sequences.items(found)
                 if items is None and isinstance(found, Stacked):
@@ -216,7 +221,7 @@ class _Importer:
             structure={
                 "kind": "onnx",
                 "inputs": [node.attr.name for node in graph_inputs],
-                "outputs": [output for output, _ in outputs],
+                "outputs": _structure([output for output, _ in outputs], keys),
             },
             states=tuple(state for state, _ in states),
             relations=tuple(self._facts.stated),
@@ -302,7 +307,7 @@ class _Importer:
         for position, output in enumerate(node.output):
             if output and (position >= len(results) or results[position] is None):
                 raise UnsupportedError(f"output {position} ({output!r}) is not supported")
-        return [None if result is None else _folded(result) for result in results]
+        return [_folded(result) if isinstance(result, Node) else result for result in results]
 
     def _controlled(
         self, handler: control.Handler, call: Call, values: Sequence[Held], scope: Scope, opset: Mapping[str, int],
@@ -396,6 +401,14 @@ class _Importer:
         for output, value in zip(node.output, values, strict=False):
             if output:
                 scope[output] = value
+
+
+def _structure(names: Sequence[str], keys: Mapping[str, Sequence[int] | Sequence[str]]) -> Any:
+    """The names of outputs; where one is of maps, the description of all, as callers get them."""
+    if not keys:
+        return list(names)
+    leaves = [{"leaf": k} | ({"maps": list(keys[name])} if name in keys else {}) for k, name in enumerate(names)]
+    return leaves[0] if len(leaves) == 1 else {"tuple": leaves}
 
 
 def _check_attributes(call: Call) -> None:

@@ -180,7 +180,12 @@ def _signature(value: onnx.ValueInfoProto, named: Collection[str]) -> tuple[DTyp
     declared = _without_option(value)
     if declared.WhichOneof("value") != "tensor_type":
         kind = declared.WhichOneof("value") or "nothing"
-        raise UnsupportedError(f"input {value.name!r} is declared as {kind}: only tensors and sequences are supported")
+        raise UnsupportedError(
+            f"input {value.name!r} is declared as {kind}: only tensors and sequences of tensors are supported; give "
+            "the numbers of maps as a tensor with a column for each key, in the order of the vocabulary"
+            if kind == "map_type"
+            else f"input {value.name!r} is declared as {kind}: only tensors and sequences are supported"
+        )
     tensor = declared.tensor_type
     dtype = element_type(tensor.elem_type, f"input {value.name!r}")
     if not tensor.HasField("shape"):

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.decompose import contraction, indexing, math, reduction
+from luminal.core.decompose import contraction, coupling, indexing, math, reduction
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, select
-from luminal.core.movement import unsqueeze
+from luminal.core.movement import slice_, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import f32
 from luminal.frontends.onnx import scores
@@ -99,9 +99,6 @@ def _svm_classifier(call: Call) -> tuple[Node, Node]:
     wins is the label, the first of equals. Scores are those sums, or of two classes the sum and its negative."""
     (classes, count), how = scores.labels(call), scores.transform(call)
     sizes = call.integers("vectors_per_class")
-    if call.numbers("prob_a") or call.numbers("prob_b"):
-        raise UnsupportedError("probabilities of support vector classifiers are not supported: give the model without "
-                               "prob_a and prob_b, as of sklearn.svm.SVC(probability=False)")  # fmt: skip
     if not sizes or len(sizes) != count or min(sizes) < 0:
         raise UnsupportedError(f"expected the numbers of support vectors of {count} classes, found {sizes}")
     if count < 2 or (count == 2 and how not in ("NONE", "LOGISTIC")):
@@ -116,9 +113,19 @@ def _svm_classifier(call: Call) -> tuple[Node, Node]:
     won = cast(math.less(0, apart), f32)
     votes = contraction.linear(won, constant((first - second).T.copy())) + constant(second.sum(0))
     label = indexing.take(classes, reduction.argmax(votes, 1))
+    if call.numbers("prob_a") or call.numbers("prob_b"):
+        scale, shift = (_matrix(call, name, 1, len(pairs)) for name in ("prob_a", "prob_b"))
+        likely = math.sigmoid((apart * constant(scale) + constant(shift)) * -1)  # of the first of each two
+        likely = math.minimum(math.maximum(likely, constant(_LEAST, f32)), constant(1 - _LEAST, f32))
+        each = [reduction.sum_(slice_(likely, 1, k, 1), 1) for k in range(len(pairs))]
+        found = coupling.coupled(coupling.of_pairs(each, count))
+        return label, scores.transformed(found, how)
     if count > 2:
         return label, scores.transformed(apart, how)
     return label, scores.binary(reduction.sum_(apart, 1), how, classes, complement=False)[1]
+
+
+_LEAST = 1e-7  # probability of one of two classes
 
 
 def _pairwise(coefficients: Array, sizes: list[int], pairs: list[tuple[int, int]]) -> Array:

@@ -1,8 +1,8 @@
 """The operator table: for each ONNX operator, the functions that import it, by the first opset version they serve.
 
 An importing function takes a ``Call`` (the operator's inputs, attributes and opset) and returns the node of its output,
-or a tuple of nodes for several outputs, or None to leave a case to the function body that ONNX's schema gives. The
-tables by theme in this folder register theirs with ``@operator``.
+or maps, or a tuple of nodes for several outputs, or None to leave a case to the function body that ONNX's schema
+gives. The tables by theme in this folder register theirs with ``@operator``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
 
 AttributeType = onnx.AttributeProto.AttributeType
 
-Result: TypeAlias = Node | tuple[Node | None, ...]
+
+@dataclass(frozen=True)
+class Maps:
+    """A sequence of maps, one for each row of ``values [N, keys]``: from each of the ``keys``, integers or texts, to
+    the number in its column."""
+
+    values: Node
+    keys: tuple[int, ...] | tuple[str, ...]
+
+
+Result: TypeAlias = Node | Maps | tuple[Node | None, ...]
 Importer: TypeAlias = Callable[["Call"], Result | None]
 
 _TABLE: dict[tuple[str, str], dict[int, Importer]] = {}

@@ -20,7 +20,7 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, constant, gather, iota, select
 from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.frontends.onnx.registry import Call, describe, undecided, wrap_axis
+from luminal.frontends.onnx.registry import Call, Maps, describe, undecided, wrap_axis
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Read(Exception):
         self.key = key
 
 
-Held: TypeAlias = Node | Tensors | Stacked | Growing | Nothing | None
+Held: TypeAlias = Node | Tensors | Stacked | Growing | Nothing | Maps | None
 # Attributes and tensor inputs are read from the call; the values hold its sequences, too.
 Handler: TypeAlias = Callable[[Call, Sequence[Held]], Held]
 
@@ -79,12 +79,15 @@ def handler(domain: str, name: str, values: Sequence[Held]) -> Handler | None:
 
     Raises UnsupportedError where another operator is given one.
     """
+    if domain == "" and name == "Identity" and not isinstance(values[0], Node):
+        return lambda call, values: values[0]
+    if any(isinstance(value, Maps) for value in values):
+        raise UnsupportedError("maps are supported as outputs of a model, not as inputs of an operator: compute on the "
+                               "tensor that the maps are made of")  # fmt: skip
     if domain == "" and name in HANDLERS:
         return HANDLERS[name]
     if not any(isinstance(value, Tensors | Stacked | Growing | Nothing) for value in values):
         return None
-    if domain == "" and name == "Identity":
-        return lambda call, values: values[0]
     raise UnsupportedError("expected tensors, found a sequence or an optional value")
 
 
@@ -316,6 +319,8 @@ def described(value: Held) -> str:
         return f"sequence({value.rows.shape[0]} of {_element(value.rows)})"
     if isinstance(value, Growing):
         return "a sequence that grows"
+    if isinstance(value, Maps):
+        return f"sequence({value.values.shape[0]} of maps of {len(value.keys)} keys)"
     return "nothing" if isinstance(value, Nothing) else "-" if value is None else describe(value)
 
 

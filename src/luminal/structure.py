@@ -4,6 +4,7 @@ A compiled model carries a JSON description of its nested inputs and outputs, wr
 
     {"leaf": k}                      the k-th tensor        {"size": k}     the k-th output, as a Python int
     {"leaf": k, "complex": True}     the k-th tensor, whose pairs of a last axis are complex numbers to the caller
+    {"leaf": k, "maps": [..]}        the k-th output, whose columns have these keys: a list of a dict for each row
     {"leaf": k, "left": j}           the k-th input, which is written into: it is left the j-th output
     {"value": v}                     a constant         {"fixed": name} an input whose value was given when compiling
     {"list": [..]}  {"tuple": [..]}  {"dict": [..], "keys": [..]}
@@ -163,9 +164,18 @@ def rebuild(structure: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
     return _built(outputs, leaves)
 
 
+def keys(structure: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[Any]]:
+    """The keys of the columns of those outputs, called ``names``, that are maps to a caller."""
+    outputs = structure.get("outputs")
+    found = list(_leaves(outputs)) if isinstance(outputs, Mapping) else []
+    return {names[leaf["leaf"]]: leaf["maps"] for leaf in found if "maps" in leaf}
+
+
 def _built(description: Description, leaves: Sequence[Any]) -> Any:
     if "leaf" in description:
         leaf = leaves[description["leaf"]]
+        if "maps" in description:
+            return [dict(zip(description["maps"], row, strict=True)) for row in leaf.tolist()]
         return tensors.complex_numbers(leaf) if "complex" in description else leaf
     if "size" in description:
         return int(leaves[description["size"]])

@@ -15,7 +15,7 @@ from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import schedule_contraction
 from luminal.core.schedule.choose.neighbours import Neighbours, clippable, find_neighbours, region_cuts
-from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, vector_gain
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, chained_lookups, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
@@ -198,7 +198,8 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     else:
         state.merge(names)
         name = along.name
-    state.do(Vectorise(name, _lanes(state)))
+    vectors = sizes.waiting if chained_lookups(state.nest) > 1 else 1
+    state.do(Vectorise(name, _lanes(state) * vectors))
     state.parallelise(way.tasks)
     return state.finish()
 

@@ -153,7 +153,8 @@ class Scheduler:
         enough = self.enough if enough is None else enough
         loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
-        small = math.prod(typical(loop.extent) for loop in self.loops()) < self.target.costs.threads.written
+        count = math.prod(typical(loop.extent) for loop in self.loops())
+        small = count * max(1, chained_lookups(self.nest)) < self.target.costs.threads.written
         if small and not reduces and not self.inner_axes():
             return
         count, tasks = 0, 1
@@ -165,12 +166,22 @@ class Scheduler:
             self.do(Parallelise(count))
 
     def finish(self) -> Scheduled:
-        if self.nest.checked:
+        if any(isinstance(s, ln.Let) for s in statements(self.nest.body)):
             self.do(HoistLookups())
         accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
         if self.target.grid is None and accumulate.divides(self.nest):
             self.do(accumulate)
         return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
+
+
+def chained_lookups(nest: ln.LoopNest) -> int:
+    """The length of the longest chain of look-ups, each of which needs what the one before it gives."""
+    longest: dict[Var, int] = {}
+    for statement in statements(nest.body):
+        if isinstance(statement, ln.Let):
+            read = {variable for e in expressions(statement) for variable in sym.variables(e)}
+            longest[statement.axis] = 1 + max((longest.get(variable, 0) for variable in read), default=0)
+    return max(longest.values(), default=0)
 
 
 def description(nest: ln.LoopNest, *more: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from luminal.core import ops
+from luminal.core import ops, ranges
 from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
 from luminal.core.ir import Node, axes, rename
@@ -116,14 +116,14 @@ class _Lowering:
             zero = ln.literal(bytes(place.dtype.itemsize), place.dtype)
             place = ln.select(valid, place, zero)
         extent = data.shape[axis]
-        looked = self.look_up(place, extent, node.attr.failure)
+        looked = self.look_up(place, extent, None if ranges.within(positions, extent) else node.attr.failure)
         if not sym.always(extent - 1):
             valid = (*valid, extent - 1)  # nothing can be read from an empty table, not even after a failed look-up
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
 
-    def look_up(self, place: ln.Scalar, extent: Int, failure: ops.Failure) -> Int:
+    def look_up(self, place: ln.Scalar, extent: Int, failure: ops.Failure | None) -> Int:
         """The index ``place``, read at run time, into an axis of ``extent``; a run whose index is out of range fails
-        with ``failure``."""
+        with ``failure``, None where it cannot be."""
         known = (x for x in self.lets if x.value is place and (x.extent, x.failure) == (extent, failure))
         let = next(known, None)
         if let is None:
@@ -495,7 +495,8 @@ def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> boo
 
 
 def _looks_up(body: tuple[ln.Statement, ...]) -> bool:
-    return any(isinstance(s, ln.Let) for s in statements(body))
+    """Whether a look-up may fail."""
+    return any(isinstance(s, ln.Let) and s.failure is not None for s in statements(body))
 
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:

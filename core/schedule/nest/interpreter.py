@@ -225,6 +225,7 @@ class _Machine:
     def _let(self, statement: Let) -> None:
         value = int(self.value(statement.value))
         if not 0 <= value < self._int(statement.extent):
+            assert statement.failure is not None, f"{statement.value} is {value}, expected less than {statement.extent}"
             self.in_range, value = False, 0
         self.variables[statement.axis.name] = value
 

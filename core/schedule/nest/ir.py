@@ -237,13 +237,13 @@ class Loop:
 @dataclass(frozen=True)
 class Let:
     """``axis`` takes an index that was read at run time (``value``, int64). A value outside ``0 .. extent-1`` raises
-    the run's status, as ``failure`` says, and ``axis`` becomes 0. Visible to the statements that follow in the same
-    body."""
+    the run's status, as ``failure`` says, and ``axis`` becomes 0; ``failure`` is None where there is no such value.
+    Visible to the statements that follow in the same body."""
 
     axis: Var
     value: Scalar
     extent: Int
-    failure: Failure = Failure.INDEX
+    failure: Failure | None = Failure.INDEX
     fields: ClassVar[Fields] = Fields(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
 
 

@@ -31,7 +31,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{_header(statement)}:"
             yield from _body(statement.body, indent + "  ")
         case ln.Let():
-            yield f"{indent}{statement.axis} = look up {statement.value} in 0 .. {statement.extent - 1}"
+            inside = "" if statement.failure is None else f" in 0 .. {statement.extent - 1}"
+            yield f"{indent}{statement.axis} = look up {statement.value}{inside}"
         case ln.Define():
             yield f"{indent}{statement.name} = {statement.value}"
         case ln.Reduction():

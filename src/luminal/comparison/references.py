@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,16 +65,19 @@ class OnnxRuntime:
         threads: int = 0,
         *,
         fastest: bool = False,
+        keys: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         """``model`` is a path, the bytes or the ModelProto of an ONNX model; ``constants`` are inputs that every run is
-        given. All optimisations are made where it is to be the ``fastest``. Raises ModelError where onnxruntime is not
-        installed or refuses the model."""
+        given. All optimisations are made where it is to be the ``fastest``. An output that is a sequence of maps is
+        given as an array, whose columns are of the ``keys`` under its name (else in the maps' own order). Raises
+        ModelError where onnxruntime is not installed or refuses the model."""
         if importlib.util.find_spec("onnxruntime") is None:
             raise ModelError("onnxruntime is not installed: pip install 'luminal[diff]', or choose another reference")
         self._model = model
         self._constants = dict(constants or {})
         self._threads = threads
         self._fastest = fastest
+        self._keys = dict(keys or {})
         source = os.fspath(model) if isinstance(model, str | os.PathLike) else model
         self._session = self._open(source if isinstance(source, str | bytes) else source.SerializeToString())
 
@@ -128,7 +131,15 @@ class OnnxRuntime:
             found = session.run(names, {name: given[name] for name in wanted if name in given})
         except _refusals() as error:
             raise ModelError(f"onnxruntime cannot run the model: {_first_line(error)}; {_OTHERWISE}") from error
-        return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
+        return {name: _columns(value, self._keys.get(name)) for name, value in zip(names, found, strict=True)}
+
+
+def _columns(value: Any, keys: Sequence[Any] | None) -> NDArray[Any]:
+    """An output of onnxruntime as an array, maps with a column for each of their keys."""
+    if not isinstance(value, list) or not (keys or (value and isinstance(value[0], dict))):
+        return np.asarray(value)
+    keys = list(value[0]) if keys is None else keys
+    return np.array([[row[key] for key in keys] for row in value], np.float32).reshape(len(value), len(keys))
 
 
 def session_options(threads: int, fastest: bool) -> Any:

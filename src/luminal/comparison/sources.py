@@ -55,7 +55,11 @@ def open_source(
         found = Torch(source, program, graph, constants) if wanted == "torch" else Interpreter(graph)
     else:
         graph = api.read(model, dims=dims, constants=constants)
-        found = OnnxRuntime(model, constants, threads) if wanted == "onnxruntime" else Interpreter(graph)
+        if wanted == "onnxruntime":
+            keys = structure.keys(graph.structure, [name for name, _ in graph.outputs])
+            found = OnnxRuntime(model, constants, threads, keys=keys)
+        else:
+            found = Interpreter(graph)
     if reference == "auto" and any(state.name == random.STATE for state in graph.states):
         found = Interpreter(graph)  # frameworks draw other numbers
     return Source(graph, found, None if inputs is None else _examples(graph, inputs))
