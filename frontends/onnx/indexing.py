@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import ops, symval, types
+from luminal.core import interp, ops, symval, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing, scattering, text
 from luminal.core.errors import ModelError, UnsupportedError
@@ -46,9 +46,11 @@ def _constant(call: Call) -> Node:
 def _range(call: Call) -> Node:
     dtype = call[0].dtype
     call.ignore("stash_type")  # the type to compute in: it is float64, rounded once
-    if dtype.is_float:
+    known = [interp.constant_value(call[k]) for k in range(3)] if dtype.is_float else [None]
+    if all(value is not None for value in known):
         start, limit, delta = (float(scalar(call.array(k), f"input {k}")) for k in range(3))
         return indexing.arange(start, limit, delta, dtype)
+    # Floats that are symbolic sizes are whole numbers.
     first, end, step = (call.values(k) for k in range(3))
     if not len(first) == len(end) == len(step) == 1:
         raise ModelError("expected one start, one limit and one delta")
