@@ -63,7 +63,7 @@ def main(
     console = Console(width=170)
     console.print(tables.terminal(HEADINGS, cells(measured)))
     for line in (*summary(measured), *refusals(measured)):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
     for line in (*skipped, *failed):
         print(line, file=sys.stderr)
     if failed:

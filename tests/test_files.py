@@ -4,6 +4,7 @@ import subprocess
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ def wheels(folder: Path, monkeypatch: pytest.MonkeyPatch, **contents: dict[str, 
                 archive.writestr(path, data)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(shipped.subprocess, "run", run)
+    stand_in = SimpleNamespace(run=run, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(shipped, "subprocess", stand_in)
     return asked
 
 
