@@ -135,7 +135,7 @@ def _busy(measured: Mapping[str, Compared]) -> list[str]:
     return [
         "",
         f"The machine had other work at the time (a load of up to {load:.0f}): times are longer than on an idle one, "
-        "and only the ratios, of runs that took turns, tell anything.",
+        "and ratios, though of runs that took turns, are rough. Threads that wait for each other suffer most.",
     ]
 
 
