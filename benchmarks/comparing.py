@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -54,8 +55,8 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Compared:
     try:
         fixed = {key: given[key] for key in file.constants}
         module = luminal.compile(path, dims=file.dims, constants=fixed, threads=threads, progress=display.report)
-    except LuminalError as error:
-        return Compared(threads, refused=str(error))
+    except LuminalError as refusal:
+        return Compared(threads, refused=str(refusal))
     assert isinstance(module, Module)
     expected = dict(zip([value.name for value in session.get_outputs()], session.run(None, given), strict=True))
     taken = {key: given[key] for key in module.input_names}
@@ -74,7 +75,7 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Compared:
     )  # fmt: skip
 
 
-def relative(found: NDArray, expected: NDArray) -> float:
+def relative(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """The largest difference, relative to the range of ``expected``, or to its magnitude where all of it is one number;
     NaN where one has what is no number and the other not, infinite where shapes differ."""
     if found.shape != expected.shape:

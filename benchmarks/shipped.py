@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +26,7 @@ class Fed:
     low: float = 0.0
     high: float = 1.0
 
-    def drawn(self, dtype: np.dtype, seed: np.random.Generator) -> NDArray:
+    def drawn(self, dtype: np.dtype, seed: np.random.Generator) -> NDArray[Any]:
         if dtype.kind == "f":
             return seed.uniform(self.low, self.high, self.shape).astype(dtype)
         return seed.integers(int(self.low), int(self.high), self.shape, endpoint=True).astype(dtype)
@@ -54,7 +55,7 @@ def _vad(rate: int, samples: int) -> File:
     """A chunk is 512 or 256 samples, after 64 or 32 of the last. The rate decides between two networks, of which each
     takes only its own number of samples, so it is fixed."""
     fed = {"input": Fed((1, samples), -1, 1), "state": Fed((2, 1, 128), -1, 1), "sr": Fed((), rate, rate)}
-    dims = {"input_0": (1, 8), "input_1": samples}
+    dims: dict[str, tuple[int, int] | int] = {"input_0": (1, 8), "input_1": samples}
     path = "silero_vad/data/silero_vad.onnx"
     return File(f"Silero VAD, {rate // 1000} kHz", ("silero-vad==6.2.3",), path, fed, dims, constants=("sr",))
 
@@ -264,7 +265,7 @@ def _extracted(wheel: Path, name: str, into: Path) -> Path:
     return place
 
 
-def drawn(file: File, path: Path) -> dict[str, NDArray]:
+def drawn(file: File, path: Path) -> dict[str, NDArray[Any]]:
     """What a caller gives, of the types that the file asks for, in its order."""
     graph = onnx.load(path, load_external_data=False).graph
     initialised = {tensor.name for tensor in graph.initializer}
