@@ -429,7 +429,8 @@ def sort(x: Node, count: Int | None = None) -> Node:
         raise ShapeError("Sort: expected an axis to sort along, found a scalar")
     dtype, length = ops.SORT.result(x.dtype), x.shape[-1]
     count = length if count is None else count
-    if not sym.always(count) or not sym.always(length - count):
+    beyond = sym.either(count - length, "min")  # the smaller of the length and a number is never more than the length
+    if not sym.always(count) or not any(sym.always(excess * -1) for excess in beyond):
         raise ShapeError(f"Sort: cannot take the least {count} of {length} elements")
     shape = (*x.shape[:-1], count)
     if length == 1 or count == 0:

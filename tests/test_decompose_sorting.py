@@ -152,6 +152,17 @@ def test_symbolic_lengths() -> None:
         same(found[4], np.sort(value, 1)[:, (length - 1) // 2])
 
 
+def test_no_more_than_there_are_are_taken_of_a_symbolic_length() -> None:
+    """As a detector takes the best 8 boxes, or all where there are fewer."""
+    n = sym.var("n", 0, 30)
+    values, places = sorting.topk(ir.input_("x", (n,), f32), sym.minimum(8, n))
+    for length in (0, 1, 8, 30):
+        value = np.random.default_rng(length).normal(size=length).astype(np.float32)
+        found = interp.evaluate([values, places], {"x": value})
+        same(found[0], np.sort(value)[::-1][:8])
+        same(found[1], np.argsort(-value)[:8])
+
+
 def test_scalars() -> None:
     x: Any = np.array(2.5, np.float32)
     for function in (sorting.sort, sorting.median, sorting.mode, lambda a: sorting.kthvalue(a, 1, 0)):

@@ -1,7 +1,9 @@
 """Operators on regions of images. Where torchvision is absent, operators of its schemas stand in for its own."""
 
 import importlib.util
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -146,3 +148,112 @@ ALIGNED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("case", ALIGNED)
 def test_means_over_regions(case: str) -> None:
     check(ALIGNED[case], floats(2, 3, 9, 8), REGIONS, tolerance=5e-6)
+
+
+# ---- functions of torchvision that ask how many boxes there are ------------------------------------------------------
+
+
+def classes_apart(boxes: torch.Tensor, scores: torch.Tensor, idxs: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Suppression in each class by itself, then all by falling score."""
+    kept = [torch.empty(0, dtype=torch.int64)]
+    for label in set(idxs.tolist()):
+        places = torch.where(idxs == label)[0]
+        kept.append(places[suppressed(boxes[places], scores[places], threshold)])
+    found = torch.cat(kept)
+    return found[scores[found].argsort(descending=True, stable=True)]
+
+
+def regions_in_levels(
+    x_filtered: list[torch.Tensor], boxes: list[torch.Tensor], output_size: list[int], sampling_ratio: int,
+    scales: list[float], mapper: Callable[[list[torch.Tensor]], torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Region by region, each in the feature map of its level."""
+    images = torch.cat([torch.full((len(part), 1), float(number)) for number, part in enumerate(boxes)])
+    rois = torch.cat([images, torch.cat(boxes)], 1)
+    cells = [
+        aligned_regions(x_filtered[level], roi[None], scales[level], *output_size, sampling_ratio, False)
+        for level, roi in zip(mapper(boxes).tolist(), rois, strict=True)
+    ]
+    return torch.cat([torch.empty(0, x_filtered[0].shape[1], *output_size), *cells])
+
+
+def level_of(boxes: list[torch.Tensor]) -> torch.Tensor:
+    """Large regions are looked up in the small map."""
+    corners = torch.cat(boxes)
+    return ((corners[:, 2:] - corners[:, :2]).prod(1) > 3).to(torch.int64)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Torchvision's modules of boxes and of poolers, or such with the functions above."""
+    if _LIBRARY is None:
+        return torchvision.ops.boxes, torchvision.ops.poolers
+    made: dict[str, Any] = {"boxes": classes_apart, "poolers": regions_in_levels}
+    for (name, function), entry in zip(made.items(), ("batched_nms", "_multiscale_roi_align"), strict=True):
+        module = ModuleType(name)
+        setattr(module, entry, function)
+        monkeypatch.setitem(sys.modules, f"torchvision.ops.{name}", module)
+    return sys.modules["torchvision.ops.boxes"], sys.modules["torchvision.ops.poolers"]
+
+
+def test_boxes_are_suppressed_class_by_class_whatever_their_number(library: tuple[Any, Any]) -> None:
+    def detections(dets: torch.Tensor, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        (places,) = torch.where(scores > 0)
+        kept = library[0].batched_nms(dets[places], scores[places], labels[places], 0.3)
+        return places[kept]
+
+    labels = torch.arange(30) % 3
+    compiled = luminal.compile(Call(detections), (boxes(30), SCORES, labels))
+    for dets, scores in ((boxes(30), SCORES), (boxes(30, seed=7) - 20, -SCORES), (boxes(30), -SCORES.abs())):
+        (places,) = torch.where(scores > 0)
+        kept = classes_apart(dets[places], scores[places], labels[places], 0.3)
+        assert torch.equal(compiled(dets, scores, labels), places[kept])
+
+
+def test_regions_are_read_from_the_map_of_their_level_whatever_their_number(library: tuple[Any, Any]) -> None:
+    maps, scales = [floats(2, 3, 12, 12), floats(2, 3, 6, 6, seed=1)], [1.0, 0.5]
+
+    def cells(large: torch.Tensor, small: torch.Tensor, dets: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        (places,) = torch.where(scores > 0)
+        regions = [dets[places], dets[:2]]
+        found: torch.Tensor = library[1]._multiscale_roi_align([large, small], regions, [2, 2], 2, scales, level_of)
+        return found
+
+    compiled = luminal.compile(Call(cells), (*maps, boxes(8), SCORES[:8]))
+    for scores in (SCORES[:8], -SCORES[:8], -SCORES[:8].abs()):
+        dets = boxes(8, seed=2)
+        expected = regions_in_levels(maps, [dets[torch.where(scores > 0)[0]], dets[:2]], [2, 2], 2, scales, level_of)
+        assert 0 < level_of([dets]).sum() < 8
+        torch.testing.assert_close(compiled(*maps, dets, scores), expected, rtol=1e-5, atol=1e-5)
+
+
+class Coder:
+    """Boxes as corners and extents relative to others."""
+
+    def decode(self, rel_codes: torch.Tensor, boxes: list[torch.Tensor]) -> torch.Tensor:
+        count = sum(part.size(0) for part in boxes)
+        if count > 0:
+            rel_codes = rel_codes.reshape(count, -1)
+        found = self.decode_single(rel_codes, torch.cat(boxes))
+        return found.reshape(count, -1, 4) if count > 0 else found
+
+    def decode_single(self, rel_codes: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        return (rel_codes.reshape(boxes.shape[0], rel_codes.shape[1] // 4, 4) + boxes[:, None]).flatten(1)
+
+
+def test_boxes_are_decoded_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("coders")
+    module.BoxCoder = Coder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision.models.detection._utils", module)
+    coder = Coder()
+
+    def decoded(codes: torch.Tensor, dets: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        (places,) = torch.where(scores > 0)
+        return coder.decode(codes[places], [dets[places]])
+
+    codes, dets = floats(8, 12), boxes(8)
+    compiled = luminal.compile(Call(decoded), (codes, dets, SCORES[:8]))
+    for scores in (SCORES[:8], -SCORES[:8], -SCORES[:8].abs()):
+        (places,) = torch.where(scores > 0)
+        expected = codes[places].reshape(-1, 3, 4) + dets[places][:, None]
+        torch.testing.assert_close(compiled(codes, dets, scores), expected, rtol=1e-6, atol=1e-6)

@@ -125,6 +125,36 @@ def test_ranges_and_slices_follow_symbolic_sizes() -> None:
     np.testing.assert_array_equal(models.run(graph, {"x": x})[0], (x * np.arange(9, dtype=np.float32))[1:-1])
 
 
+@pytest.mark.parametrize(("start", "delta"), [(0, 1), (2, 3), (-1, 2)])
+def test_a_range_of_floats_follows_a_symbolic_size(start: int, delta: int) -> None:
+    """As detectors make the centres of their cells: the size becomes a float before the range."""
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Squeeze", "shape", "n"),
+        node("Cast", "n", "limit", to=1),
+        node("Range", "start limit delta", "y"),
+    ]
+    constants = {"start": np.array(start, np.float32), "delta": np.array(delta, np.float32)}
+    proto = models.model(nodes, [models.declared("x", F, ["n"])], ["y"], initializers=constants)
+    graph = importer.load(proto, dims={"n": (1, 64)})
+    for n in (1, 2, 9, 64):
+        (y,) = models.run(graph, {"x": floats(n)})
+        np.testing.assert_array_equal(y, np.arange(start, n, delta, np.float32), strict=True)
+
+
+def test_a_range_of_floats_with_a_fraction_needs_a_known_limit() -> None:
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Squeeze", "shape", "n"),
+        node("Cast", "n", "limit", to=1),
+        node("Range", "start limit delta", "y"),
+    ]
+    constants = {"start": np.array(0.5, np.float32), "delta": np.array(1, np.float32)}
+    proto = models.model(nodes, [models.declared("x", F, ["n"])], ["y"], initializers=constants)
+    with pytest.raises(ModelError, match="input 0 must be a whole number"):
+        importer.load(proto, dims={"n": (1, 64)})
+
+
 @pytest.mark.parametrize(("dims", "upper"), [({}, 511), ({"n": (1, 100)}, 100)])
 def test_a_table_bounds_a_size_that_nobody_declared(dims: dict[str, tuple[int, int]], upper: int) -> None:
     """As a position embedding bounds a sequence: here rows 1 to n+1 of 512."""

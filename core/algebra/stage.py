@@ -83,11 +83,13 @@ class _Search:
         paths, before, after = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
             return False
-        origins = [origin for node in region.spelled for origin in self.origins.get(node, ())]
         self.forms[root] = region, paths
         words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
-        self.found.append(Approximation("algebra", words, ir.joined((), origins)))
+        self.found.append(Approximation("algebra", words, self.origins_of(region)))
         return True
+
+    def origins_of(self, region: Region) -> tuple[ir.Origin, ...]:
+        return ir.joined((), tuple(origin for node in region.spelled for origin in self.origins.get(node, ())))
 
     def cancels(self, node: Node) -> bool:
         if node not in self.pinned:
@@ -98,8 +100,7 @@ class _Search:
         if node not in self.forms:
             return traverse.rebuild(node, operands)
         region, paths = self.forms[node]
-        origins = [origin for part in region.spelled for origin in self.origins.get(part, ())]
-        with ir.originating(self.origins, *ir.joined((), origins)):
+        with ir.originating(self.origins, *self.origins_of(region)):
             return self.moved(write.written(region, paths))
 
     def moved(self, node: Node) -> Node:

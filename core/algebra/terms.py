@@ -35,7 +35,7 @@ class Lookup:
 Position: TypeAlias = Int | Lookup
 
 
-def variables(position: Position) -> set[Var]:
+def variables(position: Position) -> set[Axis]:
     """The axes on which a position depends."""
     parts = position.index if isinstance(position, Lookup) else (position,)
     return {v for e in parts for v in sym.variables(e) if isinstance(v, Axis)}
@@ -299,7 +299,7 @@ def _restricted(product: _Product) -> _Product | None:
                 low, high = (max(low, -rest), high) if slope == 1 else (low, min(high, rest))
         if (low, high) == (0, axis.hi):
             continue
-        if low > high:
+        if isinstance(high, int) and low > high:
             return None
         by = {axis: low if low == high else sym.expr(Axis(axis.name, 0, high - low, summed=True)) + low}
         product = tuple(leaf.over(by) for leaf in product)
@@ -415,7 +415,7 @@ def _digits(positions: Iterable[Position]) -> dict[Var, Int]:
             return by
         name, den, axis = found
         high = Axis(f"{name}a", 0, sym.floordiv(axis.hi + 1, den) - 1, axis.summed)
-        parts = {axis: sym.expr(high) * den + sym.expr(Axis(f"{name}b", 0, den - 1, axis.summed))}
+        parts: dict[Var, Int] = {axis: sym.expr(high) * den + sym.expr(Axis(f"{name}b", 0, den - 1, axis.summed))}
         by = {v: sym.substitute(e, parts) for v, e in by.items()} | parts
         waiting = [sym.substitute(e, parts) for e in waiting]
 
@@ -425,8 +425,11 @@ def _divided(value: Int) -> Iterator[tuple[Axis, int]]:
     for atom in sym.atoms(value):
         if isinstance(atom, sym.FloorDiv | sym.Mod):
             axis, den = sym.as_var(atom.num), atom.den
-            parts = isinstance(axis, Axis) and isinstance(den, int) and den > 1 and den != axis.hi + 1
-            if parts and sym.mod(axis.hi + 1, den) == 0:
+            if isinstance(axis, Axis) and isinstance(den, int) and 1 < den != axis.hi + 1 and _is_multiple(axis, den):
                 yield axis, den
         for inner in sym.operands(atom):
             yield from _divided(inner)
+
+
+def _is_multiple(axis: Axis, of: int) -> bool:
+    return sym.mod(axis.hi + 1, of) == 0

@@ -32,6 +32,7 @@ from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.selection import any_count
 from luminal.frontends.fx.tables import TABLE
+from luminal.frontends.fx.vision import any_boxes
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
 Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any] | inspect.BoundArguments
@@ -82,7 +83,7 @@ def _exported(
     """The program, and whether it has constants where the module keeps a state in a plain object."""
     with (
         as_buffers(model, states, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
-        any_number(), any_count(),
+        any_number(), any_count(), any_boxes(),
     ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
@@ -100,7 +101,7 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     if all(target_name(node.target) in TABLE for node in calls):
         return program
-    with exporting("the program"), any_length(), warnings.catch_warnings():
+    with exporting("the program"), any_length(), any_count(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
         return program.run_decompositions({**rules(), **_of_kernels(calls)})

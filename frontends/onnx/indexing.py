@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import ops, symval, types
+from luminal.core import interp, ops, symval, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing, scattering, text
 from luminal.core.errors import ModelError, UnsupportedError
@@ -52,11 +52,13 @@ def _range(call: Call) -> Node:
 def ranged(call: Call, given: Sequence[Node | None]) -> Node:
     """The numbers from the first input on, up to the second, by steps of the third, or 1."""
     dtype = call[0].dtype
-    if dtype.is_float:
+    fixed = all(node is None or interp.constant_value(node) is not None for node in given)
+    if dtype.is_float and fixed:
         start, limit, delta = (
             1.0 if node is None else float(scalar(call.array(k), f"input {k}")) for k, node in enumerate(given)
         )
         return indexing.arange(start, limit, delta, dtype)
+    # Floats that are symbolic sizes are whole numbers.
     first, end, step = ([1] if node is None else call.values(k) for k, node in enumerate(given))
     if not len(first) == len(end) == len(step) == 1:
         raise ModelError("expected one start, one limit and one delta")
