@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from luminal.codegen import interface, toolchain
 from luminal.core import ir, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.errors import BuildError, InputError, LuminalError, ModelError, UnsupportedError
+from luminal.core.errors import ArtifactError, BuildError, InputError, LuminalError, ModelError, UnsupportedError
 from luminal.core.pipeline import compile_graph
 from luminal.module import Module
 from tests import compiled_support
@@ -426,6 +427,11 @@ def test_a_library_for_another_machine(module: Module, tmp_path: Path) -> None:
     """A library that needs what this machine lacks says so; tests/test_runtime.py has the case of a missing feature."""
     folder = module.export(tmp_path / "foreign", python_module=False)
     (folder / "libencoder_a.so").write_bytes(b"\x7fELF" + bytes(500))
+    with pytest.raises(ArtifactError, match=r"has 504 of .* bytes: export the model again"):
+        luminal.load(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"]["libencoder_a.so"]  # as if it had been written so
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(OSError, match="cannot load the library"):
         luminal.load(folder)
 
