@@ -475,7 +475,7 @@ def test_timings_take_turns() -> None:
     assert "".join(calls) == "ab" * 4
     assert seen[0] == (0, 3) and seen[-1] == (3, 3)
     assert 0 <= found["a"].best <= found["a"].median
-    lasting = timing.interleaved({"a": lambda: None}, runs=3, warmup=0, pause=0.001, lasting=0.05)
+    lasting = timing.interleaved({"a": lambda: None}, runs=3, warmup=0, pause=0.001, lasting=0.5)
     assert len(lasting["a"].seconds) > 3
     assert [timing.text(s) for s in (2.5, 0.0125, 3e-6)] == ["2.5 s", "12.5 ms", "3 µs"]
 
