@@ -22,7 +22,7 @@ from luminal.codegen.build import ImageCompiler
 from luminal.core import types
 from luminal.core.errors import BuildError
 from luminal.runtime import loader
-from tests import cuda_support, device_support
+from tests import cuda_support, device_support, weights_support
 from tests.conftest import Golden
 from tests.cuda_support import (
     PROGRAM,
@@ -210,7 +210,7 @@ def test_weights_are_replaced_once_runs_have_ended(abi: Abi, caller: Caller, pat
     stream = caller.stream()
     place, out = caller.upload(x), caller.upload(np.zeros_like(x))
     file = path.with_name("mirrored.weights").read_bytes()
-    doubled = file[:4096] + (np.frombuffer(file[4096:], dtype=np.float32) * 2).tobytes()
+    doubled = weights_support.of(file, (np.frombuffer(file[4096:], dtype=np.float32) * 2).tobytes())
     bias = PROGRAM.constants["bias"]
     assert abi.run(context, 1, [on_device(place, x.shape)], [on_device(out, x.shape)], stream) == 0
     assert abi.set_weights(doubled) == 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from luminal.codegen import build, platform, toolchain
 from luminal.core.errors import BuildError
 from luminal.runtime import loader
-from tests import metal_support
+from tests import metal_support, weights_support
 from tests.abi_support import LM_FLOAT32, LM_INT64, LM_METAL, Value, value_at
 from tests.mach_o import MachO
 from tests.metal_support import FakeMetal, MetalExample
@@ -232,7 +232,7 @@ def test_weights_are_replaced_between_runs(fake: FakeMetal, example: MetalExampl
     memory = ctypes.create_string_buffer(len(file) + 64)
     start = -ctypes.addressof(memory) % 64
     doubled = np.frombuffer(file[4096:], dtype=np.float32) * 2
-    memory[start : start + len(file)] = file[:4096] + doubled.tobytes()
+    memory[start : start + len(file)] = weights_support.of(file, doubled.tobytes())
     image = ctypes.c_void_p(ctypes.addressof(memory) + start)
     assert abi.metal_example_set_weights(library, image, ctypes.c_size_t(len(file))) == 0
     memory[start : start + len(file)] = bytes(len(file))  # the library has its own copy

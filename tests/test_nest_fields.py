@@ -60,6 +60,7 @@ SAMPLES = {
     "Op": ops.SUM_REDUCE,
     "DType": F32,
     "Failure": Failure.INDEX,
+    "Failure | None": Failure.INDEX,
     "int": 1,
     "int | None": 1,
     "bool": False,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.fx.experimental._config as symbolic_shapes_config
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -115,7 +116,7 @@ def traced(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if is_traced(module) and all(target_name(node.target) in TABLE for node in calls):
         return module
     placeholders = module.graph.find_nodes(op="placeholder")
-    values = [node.meta.get("val") for node in placeholders]
+    values = _in_one_mode([node.meta.get("val") for node in placeholders])
     run = partial(torch.fx.Interpreter(module).run, enable_io_processing=False)
     table = {**rules(), **_of_kernels(calls)}
     with exporting("the graph"), torch.no_grad(), preserve_node_meta(), _beside_parameters(detect_fake_mode(values)):
@@ -127,6 +128,20 @@ def traced(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     found.graph.eliminate_dead_code()
     found.recompile()
     return found
+
+
+def _in_one_mode(values: list[Any]) -> list[Any]:
+    """``values`` of one mode of tensors without memory: PyTorch gives each its own where real tensors were traced."""
+    modes = {id(value.fake_mode) for value in values if isinstance(value, FakeTensor)}
+    if len(modes) <= 1:
+        return values
+    with FakeTensorMode():
+        return [
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            if isinstance(value, FakeTensor)
+            else value
+            for value in values
+        ]
 
 
 @contextmanager

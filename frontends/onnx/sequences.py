@@ -79,7 +79,7 @@ def handler(domain: str, name: str, values: Sequence[Held]) -> Handler | None:
 
     Raises UnsupportedError where another operator is given one.
     """
-    if domain == "" and name == "Identity" and not isinstance(values[0], Node):
+    if domain == "" and name == "Identity" and values and not isinstance(values[0], Node):
         return lambda call, values: values[0]
     if any(isinstance(value, Maps) for value in values):
         raise UnsupportedError("maps are supported as outputs of a model, not as inputs of an operator: compute on the "
