@@ -263,6 +263,9 @@ FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
     "pooling after channels": (
         lambda: pooled(pointwise(x_("x", 1, 16, 8, 8), weight(8, 16))), 64 * 16 * 8 + 128, 16 * 16 * 8,
     ),
+    "pooling before channels": (
+        lambda: pointwise(pooled(x_("x", 1, 256, 28, 28)), weight(128, 256)), 196 * 256 * 129, 196 * 256 * 129,
+    ),
     "channels after doubling": (
         lambda: pointwise(doubled(x_("x", 1, 16, 8, 8)), weight(8, 16)), 256 * 16 * 8, 64 * 16 * 8,
     ),
@@ -328,7 +331,7 @@ def test_the_form_that_is_found(name: str) -> None:
     (wanted,) = interp.run(graph, inputs, mode="float64").outputs
     (result,) = interp.run(found, inputs).outputs
     assert np.abs(result - wanted).max() < 1e-6 * np.abs(wanted).max()
-    assert (found is graph) == (not found.approximations) == (before == after)
+    assert (found is graph) == (not found.approximations)
 
 
 def test_whole_path(tmp_path: Any) -> None:

@@ -56,6 +56,8 @@ class _Search:
         for node in reversed(traverse.topological(roots)):
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
+            if any(reader is not None and reader.op is ops.SUM_REDUCE for reader in self.readers[node]):
+                continue  # it is a part of that sum, and never stored
             region = self.read(node, ())
             if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
                 taken.update(region.spelled)
