@@ -236,11 +236,15 @@ def detect() -> Target:
     )  # fmt: skip
 
 
-def parse(name: str | Target, precision: str | None = None, threads: int = 0) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision of that name
-    and for so many threads, where these are given. Raises InputError for other names, TargetError for a precision that
-    the target does not have."""
+def parse(name: str | Target, precision: str | None = None, threads: int = 0, algebra: str | None = None) -> Target:
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision and algebra of
+    these names and for so many threads, where these are given. Raises InputError for other names, TargetError for a
+    precision that the target does not have."""
     found = _named(name)
+    if algebra is not None:
+        if algebra not in ALGEBRA:
+            raise InputError(f"algebra: expected one of {', '.join(ALGEBRA)}, found {algebra!r}")
+        found = replace(found, algebra=algebra)
     found = replace(found, threads=threads) if threads else found
     if precision is None:
         return found

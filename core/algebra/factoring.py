@@ -1,6 +1,8 @@
 """Terms that share factors become one product with the sum of what is left: ``x w + x v = x (w + v)``.
 
-The bound of the error does not grow: ``|x| |w + v|`` is at most ``|x| |w| + |x| |v|``. Pairs of terms are joined as
+The bound of the error does not grow: ``|x| |w + v|`` is at most ``|x| |w| + |x| |v|``. A factor is shared too if it is
+the other at one position of a window: a product with an image is one with windows of it, by filters that are zero but
+for one element. Pairs of terms are joined as
 long as the whole gets cheaper, the cheapest first; a joined term may be joined again.
 """
 
@@ -8,13 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.algebra.cost import Price
 from luminal.core.algebra.paths import Path, cheapest, size
-from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term
+from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 MOST = 16  # terms of a sum, at most, of which all pairs are compared
 
@@ -46,7 +52,8 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
     while 1 < len(best.terms) <= MOST:
         found = best
         for i, j in itertools.combinations(range(len(best.terms)), 2):
-            for joined in _joined(best.terms[i], best.terms[j], itemsize, price):
+            ways = (_joined(best.terms[k], best.terms[m], itemsize, price) for k, m in ((i, j), (j, i)))
+            for joined in itertools.chain.from_iterable(ways):
                 parts = {k: (t, p) for k, (t, p) in enumerate(zip(best.terms, best.paths, strict=True)) if k != j}
                 parts[i] = joined, cheapest(joined, itemsize, price)
                 new = of([t for t, _ in parts.values()], [path for _, path in parts.values()])
@@ -58,70 +65,106 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
 
 
 def _joined(a: Term, b: Term, itemsize: int, price: Price) -> Iterator[Term]:
-    """``a + b`` as one term, for each way in which they share factors."""
+    """``a + b`` as one term, for each way in which ``b`` has factors of ``a``."""
     seen: set[frozenset[int]] = set()
-    for first in a.factors:
-        for second in b.factors:
-            by = _matched(first, second, {})
-            if by is None:
-                continue
-            shared, pairs = _shared(a, b, by)
-            key = frozenset(pairs)
-            if key in seen:
-                continue
-            seen.add(key)
-            rests = [_rest(a, set(pairs)), _rest(_renamed(b, shared), set(pairs.values()))]
-            if any(rest is None for rest in rests):
-                continue
-            kept = tuple(a.factors[k] for k in sorted(pairs))
-            added = _added([rest for rest in rests if rest is not None], kept, itemsize, price)
-            if added is not None:
-                yield Term((*kept, added))
+    for first, second in itertools.product(a.factors, b.factors):
+        match = _matched(first, second, _Match())
+        if match is None:
+            continue
+        match, pairs = _shared(a, b, match)
+        if frozenset(pairs) in seen:
+            continue
+        seen.add(frozenset(pairs))
+        ours = [f for k, f in enumerate(a.factors) if k not in pairs]
+        theirs = [match.renamed(f) for k, f in enumerate(b.factors) if k not in pairs.values()]
+        theirs += [_indicator(axis, at, b.factors[0].dtype) for axis, at in match.at.items()]
+        if not ours or not theirs or any(f.divides for f in (*ours, *theirs)):
+            continue
+        kept = tuple(a.factors[k] for k in sorted(pairs))
+        added = _added([Term(tuple(ours)), Term(tuple(theirs))], kept, itemsize, price)
+        if added is not None:
+            yield Term((*kept, added))
 
 
-def _matched(a: Factor, b: Factor, known: Mapping[Axis, Axis]) -> dict[Axis, Axis] | None:
-    """How summed axes of ``b`` are to be renamed for it to be ``a``, beside those of which that is ``known``; None if
-    it is another factor."""
+@dataclass(frozen=True)
+class _Match:
+    """How factors of one term are those of another: ``by`` renames summed axes of the first, and those of the other
+    that are ``at`` a position have just this one. So an element of an image is one of the window around it."""
+
+    by: Mapping[Axis, Axis] = field(default_factory=dict)
+    at: Mapping[Axis, Int] = field(default_factory=dict)
+
+    def renamed(self, factor: Factor) -> Factor:
+        return replace(factor, coordinates=tuple(_over(c, self.by) for c in factor.coordinates))
+
+
+def _matched(a: Factor, b: Factor, known: _Match) -> _Match | None:
+    """How ``b`` is ``a``, beside what is ``known``; None if it is another factor."""
     if a.node is not b.node or a.divides != b.divides or a.added != b.added:
         return None
-    by = dict(known)
-    for left, right in zip(a.coordinates, b.coordinates, strict=True):
-        ours, theirs = (sorted(c.axes, key=str) for c in (left, right))
-        for x, y in zip(ours, theirs, strict=False):
-            both = x.summed and y.summed and x.hi == y.hi
-            if y not in by and (x == y or (both and x not in by.values())):
-                by[y] = x
-        if _over(right, by) != left:
-            return None
-    return by
+    match: _Match | None = known
+    for ours, theirs in zip(a.coordinates, b.coordinates, strict=True):
+        match = match and (_same(ours, theirs, match) or _aligned(ours, theirs, match))
+    return match
 
 
-def _shared(a: Term, b: Term, by: dict[Axis, Axis]) -> tuple[dict[Axis, Axis], dict[int, int]]:
-    """The most factors that are the same in ``a`` and ``b``, by number, with a renaming under which they are."""
+def _same(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | None:
+    """The match in which two coordinates are the same."""
+    by = dict(known.by)
+    for x, y in zip(*(sorted(c.axes, key=str) for c in (ours, theirs)), strict=False):
+        both = x.summed and y.summed and x.hi == y.hi and x not in known.at
+        if y not in by and (x == y or (both and x not in by.values())):
+            by[y] = x
+    return replace(known, by=by) if _over(theirs, by) == ours else None
+
+
+def _aligned(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | None:
+    """The match in which ``theirs`` is ``ours`` at one position of a summed axis."""
+    theirs = _over(theirs, known.by)
+    if isinstance(ours.position, Lookup) or isinstance(theirs.position, Lookup) or theirs.valid:
+        return None
+    for axis in sorted(ours.axes, key=str):
+        linear = sym.coefficient(ours.position, axis)
+        if not axis.summed or axis in known.by.values() or linear is None or linear[0] not in (1, -1):
+            continue
+        at = (theirs.position - linear[1]) * linear[0]
+        inside = sym.always(at) and sym.always(axis.hi - at) and (isinstance(at, int) or _is_result(at))
+        masked = not all(sym.always(sym.substitute(v, {axis: at})) for v in ours.valid)
+        if inside and not masked and known.at.get(axis, at) == at:
+            return replace(known, at={**known.at, axis: at})
+    return None
+
+
+def _is_result(position: Int) -> bool:
+    """Whether a position is that along an axis of the result."""
+    axis = sym.as_var(position)
+    return isinstance(axis, Axis) and not axis.summed
+
+
+def _indicator(axis: Axis, at: Int, dtype: DType) -> Factor:
+    """One where ``axis`` is ``at``, and zero elsewhere."""
+    other = sym.as_var(at)
+    extents = [axis.hi + 1, *([other.hi + 1] if isinstance(other, Axis) else [])]
+    assert all(isinstance(extent, int) for extent in extents)
+    array = np.eye(*extents) if len(extents) == 2 else np.arange(extents[0]) == at  # type: ignore[arg-type]
+    coordinates = (plain(axis), *([plain(other)] if isinstance(other, Axis) else []))
+    return Factor(ir.constant(np.asarray(array, dtype.numpy)), coordinates)
+
+
+def _shared(a: Term, b: Term, match: _Match) -> tuple[_Match, dict[int, int]]:
+    """The most factors that are the same in ``a`` and ``b``, by number, and the match in which they are."""
     pairs: dict[int, int] = {}
-    for k, first in enumerate(a.factors):
-        for j, second in enumerate(b.factors):
-            found = None if j in pairs.values() else _matched(first, second, by)
-            if found is not None:
-                by, pairs[k] = found, j
-                break
-    return by, pairs
+    for (k, first), (j, second) in itertools.product(enumerate(a.factors), enumerate(b.factors)):
+        found = None if k in pairs or j in pairs.values() else _matched(first, second, match)
+        if found is not None:
+            match, pairs[k] = found, j
+    return match, pairs
 
 
 def _over(c: Coordinate, by: Mapping[Axis, Axis]) -> Coordinate:
     names: dict[Var, Int] = {x: sym.expr(y) for x, y in by.items()}
     position = c.position.over(names) if isinstance(c.position, Lookup) else sym.substitute(c.position, names)
     return replace(c, position=position, valid=tuple(sym.substitute(v, names) for v in c.valid))
-
-
-def _renamed(term: Term, by: Mapping[Axis, Axis]) -> Term:
-    return Term(tuple(replace(f, coordinates=tuple(_over(c, by) for c in f.coordinates)) for f in term.factors))
-
-
-def _rest(term: Term, without: set[int]) -> Term | None:
-    """The factors of ``term`` but for those numbered ``without``; None if there are none, or one that divides."""
-    factors = tuple(f for k, f in enumerate(term.factors) if k not in without)
-    return Term(factors) if factors and not any(f.divides for f in factors) else None
 
 
 def _added(rests: Sequence[Term], kept: Sequence[Factor], itemsize: int, price: Price) -> Factor | None:

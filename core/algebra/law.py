@@ -100,6 +100,8 @@ class Ranges:
             parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in operands]
             if node.op in (ops.ADD, ops.SELECT):
                 known[node] = _sum(parts)
+            elif node.op is ops.MULTIPLY_ADD:
+                known[node] = _sum([_combined(parts[:2], False, 1.0), parts[2]])
             else:
                 factors = parts if node.op in (ops.MUL, ops.DIV) else parts[:1]
                 terms = elements(node.inputs[0]) / max(1.0, elements(node)) if node.op is ops.SUM_REDUCE else 1.0

@@ -15,6 +15,7 @@ from luminal.core import limits, ops
 from luminal.core.algebra.cost import Price
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
 from luminal.core.sizes import typical
+from luminal.core.types import DType
 
 EXACT = 10  # factors, at most, of which all orders are compared; of more, the cheapest step is taken again and again
 KEPT = 6  # forms of one product that are kept, over different coordinates
@@ -38,6 +39,12 @@ class Path:
     @property
     def axes(self) -> frozenset[Axis]:
         return frozenset(axis for c in self.coordinates for axis in c.axes)
+
+    @property
+    def dtype(self) -> DType:
+        of = self.factor or self.left
+        assert of is not None
+        return of.dtype
 
     @property
     def steps(self) -> tuple[Path, ...]:

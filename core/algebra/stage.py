@@ -15,8 +15,10 @@ from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
 
-_READ = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)  # what is read through, beside views and gathers
-_ROOTS = (ops.MUL, ops.ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
+# What is read through, and what a region is computed by at last. Views and gathers are read through even if others read
+# what they give.
+_READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
+_ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
 _FREE = (ops.VIEW, ops.GATHER)
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
@@ -54,6 +56,8 @@ class _Search:
         for node in reversed(traverse.topological(roots)):
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
+            if any(reader is not None and reader.op is ops.SUM_REDUCE for reader in self.readers[node]):
+                continue  # it is a part of that sum, and never stored
             region = self.read(node, ())
             if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
                 taken.update(region.spelled)
@@ -89,7 +93,7 @@ class _Search:
         return True
 
     def origins_of(self, region: Region) -> tuple[ir.Origin, ...]:
-        return ir.joined((), tuple(origin for node in region.spelled for origin in self.origins.get(node, ())))
+        return ir.joined((), tuple(dict.fromkeys(o for node in region.spelled for o in self.origins.get(node, ()))))
 
     def cancels(self, node: Node) -> bool:
         if node not in self.pinned:
@@ -127,6 +131,8 @@ def spelled(node: Node, region: Region) -> str:
     parts = [spelled(x, region) for x in node.inputs[node.op is ops.SELECT :]]
     if node.op is ops.SUM_REDUCE:
         return f"sum{list(node.attr.axes)} {parts[0]}"
+    if node.op is ops.MULTIPLY_ADD:
+        return f"({parts[0]} * {parts[1]} + {parts[2]})"
     return f"({_SIGNS[node.op].join(parts)})"
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
@@ -94,6 +96,10 @@ class Factor:
     @property
     def axes(self) -> frozenset[Axis]:
         return frozenset(axis for c in self.coordinates for axis in c.axes)
+
+    @property
+    def dtype(self) -> DType:
+        return self.added[0].dtype if self.node is None else self.node.dtype  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -189,9 +195,12 @@ class _Reader:
 
     def through(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
         """The same from the operands of ``node``."""
-        if node.op is ops.MUL:
-            a, b = (self.distributed(x, at, valid) for x in node.inputs)
-            return [(*left, *right) for left in a for right in b]
+        if any(map(_rounds, node.inputs)):
+            raise Unreadable
+        if node.op in (ops.MUL, ops.MULTIPLY_ADD):
+            a, b = (self.distributed(x, at, valid) for x in node.inputs[:2])
+            products = [(*left, *right) for left in a for right in b]
+            return [*products, *(product for x in node.inputs[2:] for product in self.visit(x, at, valid))]
         if node.op is ops.ADD:
             return [product for x in node.inputs for product in self.visit(x, at, valid)]
         if node.op is ops.DIV and node.dtype.is_float and not valid:  # zeros that a mask reads are no divisors
@@ -257,6 +266,17 @@ class _Reader:
             if not {v for leaf in product for v in leaf.valid}.issuperset(mask):
                 raise Unreadable  # it depends on axes that no factor has
         return found
+
+
+def _rounds(node: Node) -> bool:
+    """Whether ``node`` is a number so large that what is added to it is rounded: that is what it is added for."""
+    source = node.inputs[0] if node.op is ops.VIEW else node
+    if not node.dtype.is_float or source.op is not ops.CONSTANT or source.shape:
+        return False
+    return abs(float(source.attr.array)) * float(np.finfo(node.dtype.numpy).eps) > _ROUNDING
+
+
+_ROUNDING = 0.25
 
 
 def _is_select(node: Node) -> bool:

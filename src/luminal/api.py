@@ -45,6 +45,7 @@ def compile(
     *,
     target: str | Target = "host",
     precision: str | None = None,
+    algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
     dims: Dims | None = None,
@@ -78,6 +79,9 @@ def compile(
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
+    ``algebra`` is ``exact``, unless it is chosen to be ``bounded``: then sums of products may be computed in another
+    order than the model spells, or factored, where that costs less and does not make the bound of the error larger (see
+    ``luminal.core.algebra``).
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
@@ -100,7 +104,7 @@ def compile(
     above 0, or with a GPU or a precision other than ``fp32``.
     """
     threads, seed = arguments.threads(threads), random.parse(seed)
-    chosen, choices = options(target, precision, weights, winograd, threads, search, _names(model))
+    chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model) and not _is_traced(model):
@@ -130,6 +134,7 @@ def compile(
 def options(
     target: str | Target = "host",
     precision: str | None = None,
+    algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
     threads: int = 0,
@@ -138,7 +143,7 @@ def options(
 ) -> tuple[Target, Choices]:
     """The target that is asked for and, for each of the entries that are ``named``, the scheme of its weights and its
     error budget. Raises as ``compile`` does."""
-    chosen = targets.parse(target, precision, threads)
+    chosen = targets.parse(target, precision, threads, algebra)
     if search not in SEARCHES:
         raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
     schemes, budgets = entries.option("weights", weights, named), entries.option("winograd", winograd, named)
@@ -157,6 +162,7 @@ def tune(
     budget: float,
     target: str | Target = "host",
     precision: str | None = None,
+    algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
     dims: Dims | None = None,
@@ -174,7 +180,7 @@ def tune(
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
-    chosen, choices = options(target, precision, weights, winograd, threads, named=_names(model))
+    chosen, choices = options(target, precision, algebra, weights, winograd, threads, named=_names(model))
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, None)

@@ -77,6 +77,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
 Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
 Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
+Algebra = Annotated[str | None, typer.Option(help=options.ALGEBRA, callback=options.algebra)]
 Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
 Winograd = Annotated[float | None, typer.Option(help=options.WINOGRAD, callback=options.winograd)]
 Dims = Annotated[
@@ -91,13 +92,13 @@ Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="th
 
 
 def _choices(
-    target: str, precision: str | None, weights: str | None, winograd: float | None, dim: list[str] | None,
-    constant: list[str] | None, threads: int,
+    target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
+    dim: list[str] | None, constant: list[str] | None, threads: int,
 ) -> dict[str, Any]:  # fmt: skip
     """The options of several commands as arguments of the functions that these call."""
     return {
-        "target": target, "precision": precision, "weights": weights, "winograd": winograd, "dims": options.dims(dim),
-        "constants": options.arrays(constant, "--constant"), "threads": threads,
+        "target": target, "precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
+        "dims": options.dims(dim), "constants": options.arrays(constant, "--constant"), "threads": threads,
     }  # fmt: skip
 
 
@@ -173,6 +174,7 @@ def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
     target: Target = "host",
     precision: Precision = None,
+    algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
     dim: Dims = None,
@@ -185,6 +187,7 @@ def compile_(
     search: Annotated[
         str, typer.Option(help="quick: measure schedules before, for about 60 s; none", callback=options.search)
     ] = "none",
+    explain: Annotated[bool, typer.Option("--explain", help="say what options changed of the model")] = False,
     threads: Annotated[
         int,
         typer.Option(
@@ -198,7 +201,7 @@ def compile_(
     with _going_on() if search != "none" else nullcontext(), Display(err) as display:
         module = luminal.compile(
             model,
-            **_choices(target, precision, weights, winograd, dim, constant, threads),
+            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             name=name,
             emulate=emulate,
             seed=seed,
@@ -212,9 +215,11 @@ def compile_(
     _say(f"{output} in {text(time.perf_counter() - started)}")
     for line in tuned.lines(module.tuned) if module.tuned is not None else ():
         _say(line)
-    for option, value in {"weights": weights, "winograd": winograd}.items():
+    for option, value in {"algebra": algebra, "weights": weights, "winograd": winograd}.items():
         if value is not None:
             _say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
+    if explain:
+        out.print(module.explain() or "no option changed anything", highlight=False, markup=False)
     reason = targets.obstacle(targets.parse(target))
     if emulate:
         _say(f"the library emulates {target} on this machine: slowly, and with every access to memory checked")
@@ -269,6 +274,7 @@ def diff(
     reference: Annotated[str, typer.Option(help="auto, onnxruntime, torch or interpreter")] = "auto",
     target: Target = "host",
     precision: Precision = None,
+    algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
     dim: Dims = None,
@@ -287,7 +293,7 @@ def diff(
             model,
             options.arrays(inputs, "--input") or None,
             reference=reference,
-            **_choices(target, precision, weights, winograd, dim, constant, threads),
+            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             seed=seed,
             tolerance=tolerance,
             save=save,
@@ -305,6 +311,7 @@ def bench(
     ] = None,
     target: Target = "host",
     precision: Precision = None,
+    algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
     dim: Dims = None,
@@ -314,7 +321,7 @@ def bench(
     kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
-    chosen = targets.parse(target, precision)
+    chosen = targets.parse(target, precision, algebra=algebra)
     targets.check_supported(chosen)
     if kernels and chosen.grid is not None:
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
@@ -375,6 +382,7 @@ def tune(
     ],
     target: Target = "host",
     precision: Precision = None,
+    algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
     dim: Dims = None,
@@ -397,7 +405,7 @@ def tune(
         outcome = luminal.tune(
             model,
             budget=budget,
-            **_choices(target, precision, weights, winograd, dim, constant, threads),
+            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             again=again,
             progress=display.report,
         )

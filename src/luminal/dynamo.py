@@ -46,7 +46,15 @@ from luminal.module import Module
 from luminal.tuning.records import RecordsError
 
 Inputs = Sequence[Any]
-OPTIONS = ("precision", "weights", "winograd", "threads", "seed", "search")  # of luminal.compile, for a captured graph
+OPTIONS = (
+    "precision",
+    "algebra",
+    "weights",
+    "winograd",
+    "threads",
+    "seed",
+    "search",
+)  # of luminal.compile, for a captured graph
 _MACHINE = (ArtifactError, BuildError, RecordsError, TargetError)  # faults of no model
 _SHOWN = 20  # places that a warning lists
 

@@ -235,8 +235,15 @@ class Module:
         return target
 
     def approximated(self, option: str) -> int:
-        """How many operators the ``option`` has changed, ``weights`` or ``winograd``; the manifest lists them."""
+        """How many places the ``option`` has changed, ``algebra``, ``weights`` or ``winograd``; the manifest lists
+        them."""
         return sum(made["option"] == option for made in self.manifest.get("approximations", ()))
+
+    def explain(self) -> str:
+        """What options changed of the model, a line each: the option, the source operators, and what was done. Empty
+        where nothing was changed."""
+        lines = self.manifest.get("approximations", ())
+        return "\n".join(f"{made['option']}: {'; '.join(made['origins'])}: {made['what']}" for made in lines)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -23,6 +23,10 @@ TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
+ALGEBRA = (
+    "exact: sums of products as the model spells them; bounded: in the order that costs least, while the bound of the "
+    "error does not grow; default: exact"
+)
 WINOGRAD = (
     "the largest error, relative to the root mean square of outputs, that faster convolutions may have, 1e-3 say "
     "(CPUs, fp32); default: none"
@@ -50,6 +54,7 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
 
 
 precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
+algebra = _one_of(targets.ALGEBRA)
 
 
 def winograd(budget: float | None) -> float | None:

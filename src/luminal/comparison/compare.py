@@ -37,6 +37,7 @@ def diff(
     reference: str = "auto",
     target: str | Target = "host",
     precision: str | None = None,
+    algebra: str | None = None,
     weights: str | None = None,
     winograd: float | None = None,
     dims: Mapping[str, Any] | None = None,
@@ -74,7 +75,7 @@ def diff(
     if save is not None:
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
-    chosen = targets.parse(target, precision, threads)
+    chosen = targets.parse(target, precision, threads, algebra)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     approximate = None
     if scheme is not None or budget is not None:
@@ -117,6 +118,7 @@ def diff(
         [
             name,
             *chosen_precision,
+            *([f"algebra {chosen.algebra} (regions: {module.approximated('algebra')})"] if algebra else []),
             *([f"weights of {scheme} (operators: {module.approximated('weights')})"] if scheme else []),
             *([f"winograd {budget:g} (operators: {module.approximated('winograd')})"] if budget else []),
             *(["emulated"] if emulate else []),
