@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from benchmarks.forms import FORMS, Form
 from benchmarks.progress import Work
 from benchmarks.results import Results
 from luminal.display import Display
+from luminal.module import Module
 from luminal.timing import interleaved
 from luminal.timing import text as seconds
 
@@ -53,14 +55,19 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Row:
     form: Form = FORMS[name]
     written, expert, inputs = form.make()
     written, expert = written.eval(), expert.eval()
-    compiled = {
-        "written": luminal.compile(written, inputs, algebra="bounded", threads=threads, progress=display.report),
-        "exact": luminal.compile(written, inputs, threads=threads, progress=display.report),
-        "expert": luminal.compile(expert, inputs, algebra="bounded", threads=threads, progress=display.report),
-    }
+
+    def compiled(module: torch.nn.Module, algebra: str) -> Module:
+        found = luminal.compile(module, inputs, algebra=algebra, threads=threads, progress=display.report)
+        assert isinstance(found, Module)
+        return found
+
+    ours = {
+        "written": compiled(written, "bounded"), "exact": compiled(written, "exact"),
+        "expert": compiled(expert, "bounded"),
+    }  # fmt: skip
     arrays = [x.numpy() for x in inputs]
     runners: dict[str, Callable[[], object]] = {
-        key: (lambda module=module: module.library.run(arrays)) for key, module in compiled.items()
+        key: partial(module.library.run, arrays) for key, module in ours.items()
     }
     with torch.no_grad():
         eager = written(*inputs)
@@ -70,11 +77,11 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Row:
         fast(*inputs)
         runners["torch.compile"] = lambda: fast(*inputs)
         runners["onnxruntime"] = _session(written, inputs, threads)
-        result = np.asarray(compiled["written"](*inputs))
+        result = np.asarray(ours["written"](*inputs))
         times = interleaved(runners, runs, lasting=0.5, budget=10.0)
     scale = float(np.abs(exact).max())
     errors = [float(np.abs(np.asarray(y, np.float64) - exact).max()) / scale for y in (result, eager.numpy())]
-    explained = compiled["written"].explain()
+    explained = ours["written"].explain()
     return Row({key: timing.median for key, timing in times.items()}, errors[0], errors[1], explained)
 
 

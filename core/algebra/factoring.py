@@ -125,7 +125,13 @@ def _aligned(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | No
         return None
     for axis in sorted(ours.axes, key=str):
         linear = sym.coefficient(ours.position, axis)
-        if not axis.summed or axis in known.by.values() or linear is None or linear[0] not in (1, -1):
+        if (
+            not axis.summed
+            or not isinstance(axis.hi, int)
+            or axis in known.by.values()
+            or linear is None
+            or linear[0] not in (1, -1)
+        ):
             continue
         at = (theirs.position - linear[1]) * linear[0]
         inside = sym.always(at) and sym.always(axis.hi - at) and (isinstance(at, int) or _is_result(at))
@@ -136,17 +142,18 @@ def _aligned(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | No
 
 
 def _is_result(position: Int) -> bool:
-    """Whether a position is that along an axis of the result."""
+    """Whether a position is that along an axis of the result, of a known length."""
     axis = sym.as_var(position)
-    return isinstance(axis, Axis) and not axis.summed
+    return isinstance(axis, Axis) and not axis.summed and isinstance(axis.hi, int)
 
 
 def _indicator(axis: Axis, at: Int, dtype: DType) -> Factor:
     """One where ``axis`` is ``at``, and zero elsewhere."""
     other = sym.as_var(at)
     extents = [axis.hi + 1, *([other.hi + 1] if isinstance(other, Axis) else [])]
-    assert all(isinstance(extent, int) for extent in extents)
-    array = np.eye(*extents) if len(extents) == 2 else np.arange(extents[0]) == at  # type: ignore[arg-type]
+    counts = [extent for extent in extents if isinstance(extent, int)]
+    assert counts == extents
+    array = np.eye(counts[0], counts[1]) if len(counts) == 2 else np.arange(counts[0]) == at
     coordinates = (plain(axis), *([plain(other)] if isinstance(other, Axis) else []))
     return Factor(ir.constant(np.asarray(array, dtype.numpy)), coordinates)
 

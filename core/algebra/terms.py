@@ -99,7 +99,7 @@ class Factor:
 
     @property
     def dtype(self) -> DType:
-        return self.added[0].dtype if self.node is None else self.node.dtype  # type: ignore[no-any-return]
+        return self.added[0].dtype if self.node is None else self.node.dtype
 
 
 @dataclass(frozen=True)
