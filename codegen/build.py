@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from luminal.codegen import cache, cuda, emulation, headers, toolchain
+from luminal.codegen.built import Product, Unit
 from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path
-from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
 from luminal.core import config, device
 from luminal.core.errors import BuildError

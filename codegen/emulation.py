@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from luminal.codegen import cuda, headers, render, toolchain
 from luminal.codegen import platform as platforms
+from luminal.codegen.built import Product, Unit
 from luminal.codegen.host import EMULATOR, INCLUDE
-from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import SourceBundle
 from luminal.core import target as targets
 from luminal.core.errors import BuildError

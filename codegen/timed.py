@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from luminal.codegen import headers, render, toolchain
+from luminal.codegen.built import Product, Unit
 from luminal.codegen.emitter import emit
 from luminal.codegen.host import INCLUDE
-from luminal.codegen.product import Product, Unit
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.target import Target
 
