@@ -6,10 +6,12 @@ count, for they are read in every run. Elementwise work is done where its larges
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from luminal.core import ops
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.sizes import typical
@@ -57,9 +59,13 @@ def elements(node: Node) -> float:
     return found
 
 
-def source(node: Node) -> Node:
-    """What a node views."""
-    return node.inputs[0] if node.op is ops.VIEW else node
+def read(node: Node) -> float:
+    """The number of elements that are read of ``node``, or of what it views."""
+    if node.op is not ops.VIEW:
+        return elements(node)
+    axes = {v for e in node.attr.index for v in sym.variables(e)}
+    over = [node.shape[k] for k, e in enumerate(ir.axes(node.shape)) if sym.as_var(e) in axes]
+    return min(elements(node.inputs[0]), math.prod(map(typical, over)))
 
 
 def of_spelled(nodes: Collection[Node], price: Price) -> float:
@@ -73,12 +79,12 @@ def of_spelled(nodes: Collection[Node], price: Price) -> float:
         product = node.inputs[0]
         factors = product.inputs if product.op is ops.MUL and product in inside else (product,)
         fused.update([product] if len(factors) == 2 else [])
-        sizes = [min(elements(x), elements(source(x))) for x in factors]
+        sizes = [read(x) for x in factors]
         shares = len(factors) == 2 and all(size < elements(product) for size in sizes)
         total += price.sum(elements(product), elements(node), sizes, node.dtype.itemsize, shares)
     for node in inside - fused:
         if node.op is ops.GATHER:
             total += price.moved(elements(node), node.dtype.itemsize)
         elif node.op.kind is Kind.ELEMENTWISE:
-            total += price.map(elements(node), map(elements, map(source, node.inputs)), node.dtype.itemsize)
+            total += price.map(elements(node), map(read, node.inputs), node.dtype.itemsize)
     return total

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
@@ -49,13 +50,18 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
         varying = [(t, path) for t, path, is_one in zip(terms, paths, is_known, strict=True) if not is_one]
         terms, paths = [*(t for t, _ in varying), term], [*(p for _, p in varying), cheapest(term, itemsize, price)]
     best = of(terms, paths)
+
+    @cache
+    def ways(a: Term, b: Term) -> list[tuple[Term, Path]]:
+        found = itertools.chain(_joined(a, b, itemsize, price), _joined(b, a, itemsize, price))
+        return [(term, cheapest(term, itemsize, price)) for term in found]
+
     while 1 < len(best.terms) <= MOST:
         found = best
         for i, j in itertools.combinations(range(len(best.terms)), 2):
-            ways = (_joined(best.terms[k], best.terms[m], itemsize, price) for k, m in ((i, j), (j, i)))
-            for joined in itertools.chain.from_iterable(ways):
+            for joined in ways(best.terms[i], best.terms[j]):
                 parts = {k: (t, p) for k, (t, p) in enumerate(zip(best.terms, best.paths, strict=True)) if k != j}
-                parts[i] = joined, cheapest(joined, itemsize, price)
+                parts[i] = joined
                 new = of([t for t, _ in parts.values()], [path for _, path in parts.values()])
                 found = new if new.cost < found.cost else found
         if found is best:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from luminal.core import limits, ops
 from luminal.core.algebra.cost import Price
@@ -36,7 +37,7 @@ class Path:
     right: Path | None = None
     domain: tuple[Coordinate, ...] = ()
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[Axis]:
         return frozenset(axis for c in self.coordinates for axis in c.axes)
 
@@ -66,13 +67,14 @@ def cheapest(term: Term, itemsize: int, price: Price, outside: frozenset[Axis] =
     """The cheapest way to compute ``term``, which is not summed over axes that something ``outside`` of it has too. Of
     equally cheap ways, the first in the order of the factors."""
     leaves = [
-        Path(frozenset([k]), f.coordinates, f.cost, _is_known(f), f.divides, f) for k, f in enumerate(term.factors)
+        Path(frozenset([k]), f.coordinates, f.cost, is_known(f), f.divides, f) for k, f in enumerate(term.factors)
     ]
     search = _Search(term, itemsize, price, outside)
-    return search.exact(leaves) if len(leaves) <= EXACT else search.greedy(leaves)
+    found = search.greedy(leaves)
+    return search.exact(leaves, found) if len(leaves) <= EXACT else found
 
 
-def _is_known(factor: Factor) -> bool:
+def is_known(factor: Factor) -> bool:
     """Whether a factor depends on constants alone."""
     node = factor.node
     if node is None:
@@ -87,7 +89,8 @@ class _Search:
         self.price = price
         self.outside = outside
 
-    def exact(self, leaves: Sequence[Path]) -> Path:
+    def exact(self, leaves: Sequence[Path], known: Path) -> Path:
+        """The cheapest of all orders; ``known`` is one, and what costs more than it is no part of the cheapest."""
         best: dict[frozenset[int], list[Path]] = {leaf.factors: self.with_sums([leaf]) for leaf in leaves}
         numbers = range(len(leaves))
         for count in range(2, len(leaves) + 1):
@@ -98,10 +101,13 @@ class _Search:
                     for part in _halves(chosen)
                     for x in best[part]
                     for y in best[whole - part]
+                    if x.cost + y.cost <= known.cost
                     for path in self.products(x, y)
+                    if path.cost <= known.cost
                 )
                 best[whole] = self.with_sums(found)
-        return min(map(self.ended, self.finished(best[frozenset(numbers)])), key=lambda path: path.cost)
+        ways = [*map(self.ended, self.finished(best[frozenset(numbers)])), known]
+        return min(ways, key=lambda path: path.cost)
 
     def ended(self, path: Path) -> Path:
         """``path`` with the cost of gathering the result from it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
-from luminal.core.algebra import law, terms, write
+from luminal.core.algebra import alike, law, terms, write
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
@@ -20,6 +21,10 @@ from luminal.core.target import Target
 _READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
 _ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
 _FREE = (ops.VIEW, ops.GATHER)
+_Form: TypeAlias = tuple[
+    list[Path], float, float
+]  # a path for each term, and what the region cost before and costs now
+_Forms: TypeAlias = dict[Hashable, tuple[tuple[Node, ...], _Form | None]]
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
 
@@ -29,8 +34,10 @@ def improved(graph: Graph, target: Target) -> Graph:
     found: list[Approximation] = []
     origins: Origins = dict(graph.origins)
 
+    forms: _Forms = {}
+
     def inside(roots: tuple[Node, ...]) -> tuple[Node, ...]:
-        search = _Search(roots, target, origins)
+        search = _Search(roots, target, origins, forms)
         results = remade(roots, origins, search.made, inside, search.became)
         found.extend(search.found)
         return results
@@ -44,16 +51,22 @@ def improved(graph: Graph, target: Target) -> Graph:
 class _Search:
     """Regions of one body, from its results upwards."""
 
-    def __init__(self, roots: Sequence[Node], target: Target, origins: Origins) -> None:
+    def __init__(self, roots: Sequence[Node], target: Target, origins: Origins, known: _Forms) -> None:
         self.target = target
         self.origins = origins
+        self.known = known
         self.readers = read_by(roots)
+        self.uses: dict[Node, int] = {}  # how many nodes read each, past views and gathers
+        downwards = traverse.topological(roots)[::-1]
+        for node in downwards:
+            read = self.readers.get(node, ())
+            self.uses[node] = sum(self.uses[x] if x is not None and x.op in _FREE else 1 for x in read)
         self.became: dict[Node, Node] = {}
         self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
         self.forms: dict[Node, tuple[Region, list[Path]]] = {}
         taken: set[Node] = set()
-        for node in reversed(traverse.topological(roots)):
+        for node in downwards:
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
             if any(reader is not None and reader.op is ops.SUM_REDUCE for reader in self.readers[node]):
@@ -66,15 +79,14 @@ class _Search:
         def inside(node: Node) -> bool:
             if node.op in _FREE:
                 return True
-            alone = len(self.readers.get(node, ())) <= 1
-            return node.op in _READ and node.dtype == root.dtype and alone and node not in pinned
+            return node.op in _READ and node.dtype == root.dtype and self.uses[node] <= 1 and node not in pinned
 
         return terms.read(root, inside)
 
     def choose(self, root: Node, region: Region) -> bool:
         """Enters the form of ``region`` that costs least, if it is worth it."""
         price = Price.of(self.target, root.dtype)
-        found = cheapest_form(region, price)
+        found = self.cheapest(region, price)
         if found is None:
             return False
         pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
@@ -82,7 +94,7 @@ class _Search:
             # What cancels stays as it is, and so do its operands.
             apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
             region = self.read(root, apart)
-            if root in pinned or (found := cheapest_form(region, price)) is None:
+            if root in pinned or (found := self.cheapest(region, price)) is None:
                 return False
         paths, before, after = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
@@ -91,6 +103,19 @@ class _Search:
         words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
         self.found.append(Approximation("algebra", words, self.origins_of(region)))
         return True
+
+    def cheapest(self, region: Region, price: Price) -> _Form | None:
+        """``cheapest_form``, which is found once for regions that are alike."""
+        key, tensors = alike.described(region)
+        if key not in self.known:
+            self.known[key] = tensors, cheapest_form(region, price)
+            return self.known[key][1]
+        others, found = self.known[key]
+        if found is None:
+            return None
+        paths, before, after = found
+        by = dict(zip(others, tensors, strict=True))
+        return [alike.renewed(path, by) for path in paths], before, after
 
     def origins_of(self, region: Region) -> tuple[ir.Origin, ...]:
         return ir.joined((), tuple(dict.fromkeys(o for node in region.spelled for o in self.origins.get(node, ()))))
@@ -114,7 +139,7 @@ class _Search:
         return self.became[node]
 
 
-def cheapest_form(region: Region, price: Price) -> tuple[list[Path], float, float] | None:
+def cheapest_form(region: Region, price: Price) -> _Form | None:
     """A path for each term of ``region``, and the cost as spelled and of the paths; None if that is no better."""
     itemsize = region.root.dtype.itemsize
     before = of_spelled(region.spelled, price)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,13 +65,13 @@ class Coordinate:
     extent: Int
     valid: tuple[Int, ...] = ()
 
-    @property
+    @cached_property
     def axis(self) -> Axis | None:
         """The axis that the coordinate is, if it is nothing else."""
         found = None if isinstance(self.position, Lookup) or self.valid else sym.as_var(self.position)
         return found if isinstance(found, Axis) else None
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes on which it depends."""
         found = variables(self.position).union(*(sym.variables(v) for v in self.valid))
@@ -93,7 +94,7 @@ class Factor:
     added: tuple[Any, ...] = ()
     cost: float = 0.0
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[Axis]:
         return frozenset(axis for c in self.coordinates for axis in c.axes)
 
