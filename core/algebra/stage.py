@@ -64,7 +64,7 @@ class _Search:
         self.became: dict[Node, Node] = {}
         self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
-        self.forms: dict[Node, tuple[Region, list[Path]]] = {}
+        self.forms: dict[Node, Node] = {}
         taken: set[Node] = set()
         for node in downwards:
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
@@ -99,7 +99,14 @@ class _Search:
         paths, before, after = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
             return False
-        self.forms[root] = region, paths
+        origins: Origins = {}
+        with ir.originating(origins, *self.origins_of(region)):
+            form = write.written(region, paths)
+        # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
+        if of_spelled(_between(form, region), price) >= WORTH * before:
+            return False
+        self.forms[root] = form
+        self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
         words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
         self.found.append(Approximation("algebra", words, self.origins_of(region)))
         return True
@@ -126,17 +133,26 @@ class _Search:
         return self.pinned[node]
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
-        if node not in self.forms:
-            return traverse.rebuild(node, operands)
-        region, paths = self.forms[node]
-        with ir.originating(self.origins, *self.origins_of(region)):
-            return self.moved(write.written(region, paths))
+        return self.moved(self.forms[node]) if node in self.forms else traverse.rebuild(node, operands)
 
     def moved(self, node: Node) -> Node:
         """A new node over what old ones have become."""
         if node not in self.became:
             self.became[node] = traverse.rebuild(node, [self.moved(x) for x in node.inputs])
         return self.became[node]
+
+
+def _between(form: Node, region: Region) -> list[Node]:
+    """The nodes of ``form`` that compute ``region`` of its factors."""
+    factors = {factor.node for term in region.terms for factor in term.factors}
+    found: dict[Node, None] = {}
+    open_ = [form]
+    while open_:
+        node = open_.pop()
+        if node not in found and node not in factors and node.inputs:
+            found[node] = None
+            open_ += node.inputs
+    return list(found)
 
 
 def cheapest_form(region: Region, price: Price) -> _Form | None:

@@ -137,8 +137,17 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     products = [restricted for product in products if (restricted := _restricted(product)) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
-    terms = tuple(Term(tuple(leaf.over(by).factor() for leaf in product)) for product in products)
+    terms = tuple(_term(product, by, root.dtype) for product in products)
     return Region(root, terms, tuple(sym.substitute(e, by) for e in result), tuple(reader.spelled))
+
+
+def _term(product: _Product, by: Mapping[Var, Int], dtype: DType) -> Term:
+    """``product`` over digits of its axes. A digit to be summed on which no factor depends is a factor, its extent."""
+    factors = [leaf.over(by).factor() for leaf in product]
+    summed = {v for leaf in product for v in leaf.axes if isinstance(v, Axis) and v.summed}
+    digits = {v for axis in summed for v in sym.variables(sym.substitute(sym.expr(axis), by))}
+    idle = digits.difference(*(factor.axes for factor in factors))
+    return Term((*factors, *(_count(v, dtype).factor() for v in sorted(idle, key=str))))
 
 
 @dataclass(frozen=True)
@@ -241,8 +250,7 @@ class _Reader:
         result: list[_Product] = []
         for product in self.visit(x, inner, valid):
             idle = own.difference(*(leaf.axes for leaf in product))  # every element along these is the same
-            counts = [_leaf(ir.cast(ir.dim(v.hi + 1), node.dtype), (), ()) for v in sorted(idle, key=str)]
-            result.append((*product, *counts))
+            result.append((*product, *(_count(v, node.dtype) for v in sorted(idle, key=str))))
         return result
 
     def view(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
@@ -326,6 +334,11 @@ def _restricted(product: _Product) -> _Product | None:
         product = tuple(leaf.over(by) for leaf in product)
         product = tuple(replace(x, valid=tuple(v for v in x.valid if not sym.always(v))) for x in product)
     return product
+
+
+def _count(axis: Var, dtype: DType) -> _Leaf:
+    """The number of elements along an axis."""
+    return _leaf(ir.cast(ir.dim(axis.hi + 1), dtype), (), ())
 
 
 def _leaf(node: Node, at: Sequence[Position], valid: Iterable[Int]) -> _Leaf:
