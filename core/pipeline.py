@@ -69,7 +69,6 @@ def compile_graphs(
     _check_dims(graphs)
     _check_states(graphs)
     multiplies_bytes = bool(target.units_of(u8, i8, i32))
-    rules = (*RULES, *quotient.RULES) if target.fused else RULES
     stored = target.precision.stored
     # CPUs that multiply nothing narrower than float32 would widen each operand as often as they multiply it.
     wide = target.grid is None and all(unit.left != stored for unit in target.units)
@@ -96,10 +95,7 @@ def compile_graphs(
         watch("graph", graph)
         if multiplies_bytes:
             graph = passed("integer contractions", integers.integral(graph))
-        graph = passed("simplification", simplify(graph, rules))
-        graph = passed("known functions", spelled_out.known(graph))
-        if target.algebra == BOUNDED:
-            graph = passed("algebra", algebra.improved(graph, target))
+        graph = rewritten(graph, target, passed)
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))
@@ -116,6 +112,19 @@ def compile_graphs(
     check_program(program)
     watch("program", program)
     return program
+
+
+def rewritten(graph: Graph, target: Target, passed: Callable[[str, Graph], Graph] = lambda by, made: made) -> Graph:
+    """``graph`` after the passes that choose what is computed, and not how; each is ``passed``.
+
+    Convolutions by minimal filtering are made of such a graph, where they are asked for. They are left as they are: a
+    sum of products says nothing of the error budget that they were chosen by.
+    """
+    graph = passed("simplification", simplify(graph, (*RULES, *quotient.RULES) if target.fused else RULES))
+    graph = passed("known functions", spelled_out.known(graph))
+    if target.algebra == BOUNDED and not any(x.option == "winograd" for x in graph.approximations):
+        graph = passed("algebra", algebra.improved(graph, target))
+    return graph
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

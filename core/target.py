@@ -45,8 +45,8 @@ class Target:
     uses none of them runs without their features.
 
     ``precision`` is what contractions round operands of float32 to.
-    ``algebra`` says whether sums of products are computed as the model spells them (``exact``), or in the order that
-    costs least while the bound of the error does not grow (``bounded``).
+    ``algebra`` says whether sums of products are computed in the order that costs least while the bound of the error
+    does not grow (``bounded``), or as the model spells them (``exact``).
     ``costs`` are what its cores, caches and threads take, by which schedules are chosen.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
@@ -66,7 +66,7 @@ class Target:
     grid: Grid | None = None
     units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
-    algebra: str = EXACT
+    algebra: str = BOUNDED
     costs: Costs = field(default=COSTS, repr=False)
     decisions: Decisions = field(default=FORMULA, repr=False)
 

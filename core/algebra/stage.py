@@ -56,11 +56,16 @@ class _Search:
         self.origins = origins
         self.known = known
         self.readers = read_by(roots)
+        # What is computed of constants alone is not folded: narrow weights, which kernels decode as they read them.
+        self.decoded: set[Node] = set()
+        for node in traverse.topological(roots):
+            if node.inputs and all(x.op is ops.CONSTANT or x in self.decoded for x in node.inputs):
+                self.decoded.add(node)
         self.uses: dict[Node, int] = {}  # how many nodes read each, past views and gathers
         downwards = traverse.topological(roots)[::-1]
         for node in downwards:
             read = self.readers.get(node, ())
-            self.uses[node] = sum(self.uses[x] if x is not None and x.op in _FREE else 1 for x in read)
+            self.uses[node] = sum(self.uses.get(x, 1) if x is not None and x.op in _FREE else 1 for x in read)
         self.became: dict[Node, Node] = {}
         self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
@@ -79,7 +84,8 @@ class _Search:
         def inside(node: Node) -> bool:
             if node.op in _FREE:
                 return True
-            return node.op in _READ and node.dtype == root.dtype and self.uses[node] <= 1 and node not in pinned
+            apart = node in self.decoded or node in pinned or self.uses[node] > 1
+            return node.op in _READ and node.dtype == root.dtype and not apart
 
         return terms.read(root, inside)
 

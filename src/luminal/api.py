@@ -16,7 +16,7 @@ import numpy as np
 from luminal import arguments, artifact, entries, tensors
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
-from luminal.core import device
+from luminal.core import device, pipeline
 from luminal.core import target as targets
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ModelError, Unsupported
@@ -79,9 +79,9 @@ def compile(
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
-    ``algebra`` is ``exact``, unless it is chosen to be ``bounded``: then sums of products may be computed in another
-    order than the model spells, or factored, where that costs less and does not make the bound of the error larger (see
-    ``luminal.core.algebra``).
+    ``algebra`` is ``bounded``: sums of products may be computed in another order than the model spells, or factored,
+    where that costs less and does not make the bound of the error larger (see ``luminal.core.algebra``). With
+    ``exact`` they are computed as the model spells them.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
@@ -205,7 +205,7 @@ def approximated(graph: Graph, scheme: quantise.Scheme | None, budget: float | N
     """``graph`` with weights rounded by ``scheme`` and convolutions within the error ``budget``, where there are and
     where that pays on ``target``."""
     graph = graph if scheme is None else quantise.quantised(graph, scheme)
-    return graph if budget is None else filtering.transformed(graph, budget, target)
+    return graph if budget is None else filtering.transformed(pipeline.rewritten(graph, target), budget, target)
 
 
 def cpus(threads: int) -> int:

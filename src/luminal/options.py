@@ -24,8 +24,8 @@ PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
 ALGEBRA = (
-    "exact: sums of products as the model spells them; bounded: in the order that costs least, while the bound of the "
-    "error does not grow; default: exact"
+    "bounded: sums of products in the order that costs least, while the bound of the error does not grow; exact: as "
+    "the model spells them; default: bounded"
 )
 WINOGRAD = (
     "the largest error, relative to the root mean square of outputs, that faster convolutions may have, 1e-3 say "
