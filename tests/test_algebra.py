@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -337,17 +338,57 @@ def test_the_form_that_is_found(name: str) -> None:
 def test_whole_path(tmp_path: Any) -> None:
     """A compiled library computes the form that was found, and its manifest says so."""
     graph = as_graph(attention())
-    program = compile_graph(graph, replace(AVX2, algebra=targets.BOUNDED))
+    program = compile_graph(graph, AVX2)
     (noted,) = program.metadata["approximations"]
     assert noted["option"] == "algebra" and "(q * sum[" in noted["what"]
     inputs = drawn(graph)
     (wanted,) = interp.run(graph, inputs, mode="float64").outputs
     (found,) = run_program(program, inputs).values()
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
-    assert not compile_graph(graph, AVX2).metadata["approximations"]
+    assert not compile_graph(graph, replace(AVX2, algebra=targets.EXACT)).metadata["approximations"]
 
 
 # ---- the law -------------------------------------------------------------------------------------------------------
+
+
+def wide(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-15, 15, shape)
+
+
+def cancelling(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Numbers of which each is nearly the opposite of the one before it, along every axis."""
+    signs = np.array([1, -1])[np.indices(shape).sum(0) % 2]
+    return signs + rng.standard_normal(shape) * 1e-4
+
+
+KINDS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray[Any, Any]]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "large mean": lambda rng, shape: rng.standard_normal(shape) + 1e4,
+    "wide range": wide,
+    "cancelling": cancelling,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FORMS)
+def test_the_error_is_within_the_law(name: str, kind: str) -> None:
+    """In units of ``eps`` times the sum of absolute values: at most twice that of the form as spelled, or half the root
+    of the number of terms, which roundings of a sum one after another add up to. Where the absolute values have an
+    infinite sum, the order alone decides whether a sum is finite."""
+    graph = simplify(as_graph(FORMS[name][0]()))
+    rng = np.random.default_rng(1)
+    inputs = {n: x if x.dtype.kind == "i" else KINDS[kind](rng, x.shape).astype("f") for n, x in drawn(graph).items()}
+    (exact,) = interp.run(graph, inputs, mode="float64").outputs
+    magnitude = np.abs(magnitudes(graph.results[0], inputs))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = stage.improved(graph, AVX2)
+        spelled, derived = (interp.run(g, inputs).outputs[0] for g in (graph, found))
+        unit = np.finfo(np.float32).eps * magnitude
+        counts = np.isfinite(spelled) & (magnitude > 0) & (magnitude < np.finfo(np.float32).max)
+        errors = [(np.abs(y - exact) / unit)[counts].max() for y in (spelled, derived)]
+    sums = [n for n in traverse.topological(found.roots) if n.op is ops.SUM_REDUCE]
+    terms = sum(int(n.inputs[0].size) // int(n.size) for n in sums)
+    assert counts.any() and errors[1] <= max(2 * errors[0], math.sqrt(terms) / 2)
 
 
 def laplacian(n: int) -> np.ndarray[Any, Any]:
