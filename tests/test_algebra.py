@@ -152,6 +152,33 @@ class Maker:
             parts[0] = self.changed(parts[0])
         return parts[0].node
 
+    def branches(self) -> Node:
+        """The sum of some branches that read one signal: products, scales, windows, one after the other."""
+        n, c = (self.sizes[name] for name in "ab")
+        x = self.tensor((n, c))
+        parts = [self.branch(x, c) for _ in range(self.draw(st.integers(2, 5)))]
+        while len(parts) > 1:
+            parts = [*parts[2:], ir.elementwise(ops.ADD, parts[0], parts[1])]
+        return parts[0]
+
+    def branch(self, x: Node, c: int) -> Node:
+        match self.draw(st.sampled_from(["product", "scale", "window", "itself", "two"])):
+            case "product":
+                return matmul(x, self.tensor((c, c)))
+            case "scale":
+                return x * movement.along(self.tensor((c,)), 1, x.shape)
+            case "window":
+                size = self.draw(st.sampled_from([1, 3]))
+                found = movement.windows(movement.pad(x, [size // 2, 0], [size // 2, 0]), 0, size, 1)  # n, c, size
+                shape = (x.shape[0], c, size, c)
+                i = ir.axes(shape)
+                w = ir.view(self.tensor((c, size, c)), shape, [i[1], i[2], i[3]])
+                return ir.reduce(ops.SUM_REDUCE, ir.view(found, shape, [i[0], i[1], i[2]]) * w, [1, 2])
+            case "two":
+                return self.branch(self.branch(x, c), c)
+            case _:
+                return x
+
 
 def forms(root: Node, price: Price) -> Node:
     """``root`` in the form that is cheapest at ``price``, worth it or not, within the law or not."""
@@ -168,6 +195,18 @@ PRICES = st.builds(Price, *[st.floats(1e-3, 1.0)] * 3)
 def test_every_form_of_integers_is_the_same_to_the_bit(data: Any) -> None:
     maker = Maker(data.draw, i64)
     root = maker.region()
+    if root.op not in READ:
+        return
+    (wanted,) = interp.run([root], maker.inputs).outputs
+    (found,) = interp.run([forms(root, data.draw(PRICES))], maker.inputs).outputs
+    np.testing.assert_array_equal(found, wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_branches_of_one_signal_are_the_same_to_the_bit(data: Any) -> None:
+    maker = Maker(data.draw, i64)
+    root = maker.branches()
     if root.op not in READ:
         return
     (wanted,) = interp.run([root], maker.inputs).outputs

@@ -82,7 +82,10 @@ def _joined(a: Term, b: Term, itemsize: int, price: Price) -> Iterator[Term]:
             continue
         seen.add(frozenset(pairs))
         ours = [f for k, f in enumerate(a.factors) if k not in pairs]
-        theirs = [match.renamed(f) for k, f in enumerate(b.factors) if k not in pairs.values()]
+        others = [match.renamed(f) for k, f in enumerate(b.factors) if k not in pairs.values()]
+        theirs = [f for f in others if f is not None]
+        if len(theirs) < len(others):
+            continue
         theirs += [_indicator(axis, at, b.factors[0].dtype) for axis, at in match.at.items()]
         if not ours or not theirs or any(f.divides for f in (*ours, *theirs)):
             continue
@@ -100,8 +103,27 @@ class _Match:
     by: Mapping[Axis, Axis] = field(default_factory=dict)
     at: Mapping[Axis, Int] = field(default_factory=dict)
 
-    def renamed(self, factor: Factor) -> Factor:
-        return replace(factor, coordinates=tuple(_over(c, self.by) for c in factor.coordinates))
+    def renamed(self, factor: Factor) -> Factor | None:
+        """``factor`` over the other's axes; None if it sums over one of them itself."""
+        new = {x for y, x in self.by.items() if x != y and y in factor.axes}
+        inner = {v for path in factor.added for step in path.steps for c in step.domain for v in c.axes}
+        return None if new & inner else _renamed(factor, self.by)
+
+
+def _renamed(factor: Factor, by: Mapping[Axis, Axis]) -> Factor:
+    added = tuple(_renamed_path(path, by) for path in factor.added)
+    return replace(factor, coordinates=tuple(_over(c, by) for c in factor.coordinates), added=added)
+
+
+def _renamed_path(path: Path, by: Mapping[Axis, Axis]) -> Path:
+    return replace(
+        path,
+        coordinates=tuple(_over(c, by) for c in path.coordinates),
+        domain=tuple(_over(c, by) for c in path.domain),
+        factor=None if path.factor is None else _renamed(path.factor, by),
+        left=None if path.left is None else _renamed_path(path.left, by),
+        right=None if path.right is None else _renamed_path(path.right, by),
+    )
 
 
 def _matched(a: Factor, b: Factor, known: _Match) -> _Match | None:
