@@ -333,6 +333,12 @@ FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
         + x_("x", 1, 8, 16, 16) * along_channels(weight(8, seed=2)),
         256 * 8 * 83, 256 * 8 * 72,
     ),
+    "branches over windows of two sizes": (
+        lambda: conv(x_("x", 1, 8, 16, 16), weight(8, 8, 1, 1), padding=0)
+        + conv(x_("x", 1, 8, 16, 16), weight(8, 8, 1, 1, seed=1), padding=0)
+        + conv(x_("x", 1, 8, 16, 16), weight(8, 8, 3, 3), padding=1),
+        256 * 8 * 88, 256 * 8 * 72,
+    ),
     "rows of a table": (
         lambda: linear(ir.gather(weight(10, 32), ir.input_("rows", (50,), i64), 0), weight(16, 32)), 50 * 16 * 32, 0,
     ),
