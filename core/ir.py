@@ -515,17 +515,21 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A place where an option of the user changes the computed values: the ``option``, ``what`` it did, and to which
-    source operators."""
+    """A place where other values are computed than the model spells: by which ``option`` of the user, ``what`` was
+    done, and to which source operators. Where a search found it, ``form`` is what it found for the ``region`` of that
+    hash."""
 
     option: str
     what: str
     origins: tuple[Origin, ...]
+    region: str = ""
+    form: str = ""
 
     @property
     def described(self) -> dict[str, Any]:
         """This value as a dictionary for JSON."""
-        return {"option": self.option, "what": self.what, "origins": [str(origin) for origin in self.origins]}
+        found = {"region": self.region, "form": self.form} if self.form else {}
+        return {"option": self.option, "what": self.what, "origins": [str(o) for o in self.origins], **found}
 
 
 @dataclass(frozen=True)

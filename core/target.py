@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,8 @@ class Target:
     ``precision`` is what contractions round operands of float32 to.
     ``algebra`` says whether sums of products are computed in the order that costs least while the bound of the error
     does not grow (``bounded``), or as the model spells them (``exact``).
+    ``forms`` are those that a search found before, by the hash of their region: where they are given, there is no
+    search, and other regions are computed as spelled.
     ``costs`` are what its cores, caches and threads take, by which schedules are chosen.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
@@ -67,6 +69,7 @@ class Target:
     units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
     algebra: str = BOUNDED
+    forms: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     costs: Costs = field(default=COSTS, repr=False)
     decisions: Decisions = field(default=FORMULA, repr=False)
 

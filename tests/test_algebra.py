@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from luminal.core import interp, ir, movement, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.algebra import stage, terms, write
+from luminal.core.algebra import form, stage, terms, write
 from luminal.core.algebra.cost import Price
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.contraction import linear, matmul
+from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import simplify
@@ -499,3 +500,44 @@ def test_two_readers_share_what_they_read() -> None:
     h = matmul(x_("x", 64, 64), x_("w", 64, 64))
     graph = Graph("g", (x_("x", 64, 64), x_("w", 64, 64), x_("v", 64, 1)), (("h", h), ("y", matmul(h, x_("v", 64, 1)))))
     assert stage.improved(graph, AVX2) is graph
+
+
+# ---- derivations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_derivation_is_replayed_without_a_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = simplify(as_graph(FORMS[name][0]()))
+    found = stage.improved(graph, AVX2)
+    forms = {made.region: made.form for made in found.approximations}
+
+    def search(*arguments: Any) -> Any:
+        raise AssertionError("a search")
+
+    monkeypatch.setattr(stage, "cheapest_form", search)
+    again = stage.improved(graph, replace(AVX2, forms=forms))
+    assert again.results == found.results  # nodes are interned: the same primitives, and constants of the same bits
+    assert again.approximations == found.approximations
+    assert stage.improved(graph, replace(AVX2, forms={})) is graph
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_form_is_read_from_its_text(data: Any) -> None:
+    maker = Maker(data.draw, i64)
+    root = maker.branches() if data.draw(st.booleans()) else maker.region()
+    if root.op not in READ:
+        return
+    price = data.draw(PRICES)
+    region = terms.read(root, lambda node: node.op in READ)
+    paths = cheapest_sum(region.terms, 1.0, root.dtype.itemsize, price).paths
+    again = form.read(form.written(paths), region, price)
+    assert write.written(region, again) is write.written(region, paths)
+
+
+@pytest.mark.parametrize("text", ["", "(f0 * f9)", "(f0 *", "f0 f1", "(f0 * f1))", "sum(f0", "(f0 *1 f1)", "?"])
+def test_a_text_that_is_no_form_is_refused(text: str) -> None:
+    x = x_("x", 4, 8)
+    region = terms.read(matmul(x, x_("w", 8, 2)), lambda node: node.op in READ)
+    with pytest.raises(InputError, match="is no form of the region with f0, f1; expected a form that a manifest"):
+        form.read(text, region, Price(1, 1, 1))

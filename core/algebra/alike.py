@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
+from luminal.core import symbolic as sym
 from luminal.core.algebra.paths import Path, is_known
-from luminal.core.algebra.terms import Coordinate, Factor, Lookup, Region
+from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Region
 from luminal.core.ir import Node
+from luminal.core.symbolic import Int
 
 
-def described(region: Region) -> tuple[Hashable, tuple[Node, ...]]:
-    """All of ``region`` that the cheapest form depends on, with numbers for its tensors, and the tensors."""
+def described(region: Region) -> tuple[str, tuple[Node, ...]]:
+    """All of ``region`` that its forms depend on, as text with numbers for its tensors, and the tensors."""
     tensors: dict[Node, int] = {}
 
     def number(node: Node) -> int:
         return tensors.setdefault(node, len(tensors))
 
-    def coordinate(c: Coordinate) -> Hashable:
+    def coordinate(c: Coordinate) -> str:
         if isinstance(c.position, Lookup):
-            table = c.position.table
-            return number(table), table.op, c.position.index, c.position.failure, c.extent, c.valid
-        return c
+            table, index = c.position.table, ", ".join(map(str, c.position.index))
+            position = f"{number(table)}:{table.op}[{index}] {c.position.failure}"
+        else:
+            position = str(c.position)
+        return " ".join([f"{position} < {_size(c.extent)}", *(f"if {v}" for v in c.valid)])
 
-    def factor(f: Factor) -> Hashable:
+    def factor(f: Factor) -> str:
         assert f.node is not None
-        return number(f.node), f.node.dtype, is_known(f), f.divides, tuple(map(coordinate, f.coordinates))
+        kind = "constant" if is_known(f) else "data"
+        sign = "/" if f.divides else "*"
+        return f"{sign} {number(f.node)}:{kind} {f.node.dtype} [{', '.join(map(coordinate, f.coordinates))}]"
 
-    terms = tuple(tuple(map(factor, term.factors)) for term in region.terms)
-    return (region.root.dtype, region.root.shape, terms), tuple(tensors)
+    lines = [f"{region.root.dtype} {list(map(_size, region.root.shape))} at {list(map(str, region.result))}"]
+    for term in region.terms:
+        lines.append("+ " + ", ".join(map(_axis, sorted(term.axes, key=str))))
+        lines += map(factor, term.factors)
+    return "\n".join(lines), tuple(tensors)
+
+
+def _axis(axis: Axis) -> str:
+    return f"{'sum ' if axis.summed else ''}{axis} <= {_size(axis.hi)}"
+
+
+def _size(extent: Int) -> str:
+    """An extent, with the bounds of the sizes in it."""
+    bounds = ", ".join(f"{v} in {v.lo}..{v.hi}" for v in sorted(sym.variables(extent), key=str))
+    return f"{extent}{f' ({bounds})' if bounds else ''}"
 
 
 def renewed(path: Path, by: Mapping[Node, Node]) -> Path:

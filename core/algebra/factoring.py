@@ -46,7 +46,7 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
     is_known = [path.constant and _is_plain(path) for path in paths]
     known = [path for path, is_one in zip(paths, is_known, strict=True) if is_one]
     if len(known) > 1:
-        term = Term((_sum(known, itemsize, price),))
+        term = Term((total(known, itemsize, price),))
         varying = [(t, path) for t, path, is_one in zip(terms, paths, is_known, strict=True) if not is_one]
         terms, paths = [*(t for t, _ in varying), term], [*(p for _, p in varying), cheapest(term, itemsize, price)]
     best = of(terms, paths)
@@ -86,7 +86,7 @@ def _joined(a: Term, b: Term, itemsize: int, price: Price) -> Iterator[Term]:
         theirs = [f for f in others if f is not None]
         if len(theirs) < len(others):
             continue
-        theirs += [_indicator(axis, at, b.factors[0].dtype) for axis, at in match.at.items()]
+        theirs += [indicator(axis, at, b.factors[0].dtype) for axis, at in match.at.items()]
         if not ours or not theirs or any(f.divides for f in (*ours, *theirs)):
             continue
         kept = tuple(a.factors[k] for k in sorted(pairs))
@@ -107,12 +107,15 @@ class _Match:
         """``factor`` over the other's axes; None if it sums over one of them itself."""
         new = {x for y, x in self.by.items() if x != y and y in factor.axes}
         inner = {v for path in factor.added for step in path.steps for c in step.domain for v in c.axes}
-        return None if new & inner else _renamed(factor, self.by)
+        return None if new & inner else renamed(factor, self.by)
 
 
-def _renamed(factor: Factor, by: Mapping[Axis, Axis]) -> Factor:
+def renamed(factor: Factor, by: Mapping[Axis, Axis]) -> Factor:
+    """``factor`` over other axes, which its name says."""
     added = tuple(_renamed_path(path, by) for path in factor.added)
-    return replace(factor, coordinates=tuple(_over(c, by) for c in factor.coordinates), added=added)
+    moved = "".join(f"{{{y}:{x}}}" for y, x in by.items() if x != y and y in factor.axes)
+    coordinates = tuple(_over(c, by) for c in factor.coordinates)
+    return replace(factor, coordinates=coordinates, added=added, name=factor.name and factor.name + moved)
 
 
 def _renamed_path(path: Path, by: Mapping[Axis, Axis]) -> Path:
@@ -120,7 +123,7 @@ def _renamed_path(path: Path, by: Mapping[Axis, Axis]) -> Path:
         path,
         coordinates=tuple(_over(c, by) for c in path.coordinates),
         domain=tuple(_over(c, by) for c in path.domain),
-        factor=None if path.factor is None else _renamed(path.factor, by),
+        factor=None if path.factor is None else renamed(path.factor, by),
         left=None if path.left is None else _renamed_path(path.left, by),
         right=None if path.right is None else _renamed_path(path.right, by),
     )
@@ -175,7 +178,7 @@ def _is_result(position: Int) -> bool:
     return isinstance(axis, Axis) and not axis.summed and isinstance(axis.hi, int)
 
 
-def _indicator(axis: Axis, at: Int, dtype: DType) -> Factor:
+def indicator(axis: Axis, at: Int, dtype: DType) -> Factor:
     """One where ``axis`` is ``at``, and zero elsewhere."""
     other = sym.as_var(at)
     extents = [axis.hi + 1, *([other.hi + 1] if isinstance(other, Axis) else [])]
@@ -183,7 +186,8 @@ def _indicator(axis: Axis, at: Int, dtype: DType) -> Factor:
     assert counts == extents
     array = np.eye(counts[0], counts[1]) if len(counts) == 2 else np.arange(counts[0]) == at
     coordinates = (plain(axis), *([plain(other)] if isinstance(other, Axis) else []))
-    return Factor(ir.constant(np.asarray(array, dtype.numpy)), coordinates)
+    name = f"at({axis}<{counts[0]},{at}{f'<{counts[1]}' if len(counts) == 2 else ''})"
+    return Factor(ir.constant(np.asarray(array, dtype.numpy)), coordinates, name=name)
 
 
 def _shared(a: Term, b: Term, match: _Match) -> tuple[_Match, dict[int, int]]:
@@ -207,7 +211,7 @@ def _added(rests: Sequence[Term], kept: Sequence[Factor], itemsize: int, price: 
     outside = frozenset(axis for factor in kept for axis in factor.axes)
     # An axis of another factor is not summed in a rest: to its path, one more factor has it.
     paths = [cheapest(rest, itemsize, price, outside) for rest in rests]
-    return _sum(paths, itemsize, price) if all(map(_is_plain, paths)) else None
+    return total(paths, itemsize, price) if all(map(_is_plain, paths)) else None
 
 
 def _is_plain(path: Path) -> bool:
@@ -215,7 +219,7 @@ def _is_plain(path: Path) -> bool:
     return all(c.axis is not None for c in path.coordinates)
 
 
-def _sum(paths: Sequence[Path], itemsize: int, price: Price) -> Factor:
+def total(paths: Sequence[Path], itemsize: int, price: Price) -> Factor:
     """The sum of what ``paths`` compute, as a factor."""
     coordinates = tuple(dict.fromkeys(c for path in paths for c in path.coordinates))
     elements = size(coordinates)

@@ -25,7 +25,7 @@ KEPT = 6  # forms of one product that are kept, over different coordinates
 @dataclass(frozen=True)
 class Path:
     """A factor, or a step: the product of ``left`` and ``right``, or ``left`` alone, over the coordinates ``domain``,
-    summed over those that are not among ``coordinates``."""
+    summed over those that are not among ``coordinates``. ``way`` is the number of that domain among those there are."""
 
     factors: frozenset[int]
     coordinates: tuple[Coordinate, ...]
@@ -36,6 +36,7 @@ class Path:
     left: Path | None = None
     right: Path | None = None
     domain: tuple[Coordinate, ...] = ()
+    way: int = 0
 
     @cached_property
     def axes(self) -> frozenset[Axis]:
@@ -66,12 +67,15 @@ def size(coordinates: Iterable[Coordinate]) -> float:
 def cheapest(term: Term, itemsize: int, price: Price, outside: frozenset[Axis] = frozenset()) -> Path:
     """The cheapest way to compute ``term``, which is not summed over axes that something ``outside`` of it has too. Of
     equally cheap ways, the first in the order of the factors."""
-    leaves = [
-        Path(frozenset([k]), f.coordinates, f.cost, is_known(f), f.divides, f) for k, f in enumerate(term.factors)
-    ]
-    search = _Search(term, itemsize, price, outside)
+    leaves = list(map(leaf, itertools.count(), term.factors))
+    search = Search(term, itemsize, price, outside)
     found = search.greedy(leaves)
     return search.exact(leaves, found) if len(leaves) <= EXACT else found
+
+
+def leaf(number: int, factor: Factor) -> Path:
+    """The path that is ``factor``, of that ``number`` in its term."""
+    return Path(frozenset([number]), factor.coordinates, factor.cost, is_known(factor), factor.divides, factor)
 
 
 def is_known(factor: Factor) -> bool:
@@ -82,7 +86,9 @@ def is_known(factor: Factor) -> bool:
     return (node.inputs[0] if node.op is ops.VIEW else node).op is ops.CONSTANT
 
 
-class _Search:
+class Search:
+    """The steps that there are from the factors of a ``term``, at a ``price``, and the cheapest path of them."""
+
     def __init__(self, term: Term, itemsize: int, price: Price, outside: frozenset[Axis]) -> None:
         self.term = term
         self.itemsize = itemsize
@@ -169,8 +175,8 @@ class _Search:
         coordinates = tuple(dict.fromkeys((*x.coordinates, *y.coordinates)))
         closed = self.closed(x.factors | y.factors, coordinates)
         ways = [_domain(coordinates, closed, flat=True), _domain(coordinates, closed, flat=False)]
-        for domain, kept in ways[: 1 if ways[0] == ways[1] else 2]:
-            yield self.step(x, y, domain, kept)
+        for way, (domain, kept) in enumerate(ways[: 1 if ways[0] == ways[1] else 2]):
+            yield replace(self.step(x, y, domain, kept), way=way)
 
     def step(self, x: Path, y: Path | None, domain: list[Coordinate], kept: list[Coordinate]) -> Path:
         operands = [x] if y is None else [x, y]

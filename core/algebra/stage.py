@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
-from luminal.core.algebra import alike, law, terms, write
+from luminal.core.algebra import alike, form, law, terms, write
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
+from luminal.core.decisions import structure
 from luminal.core.ir import Approximation, Graph, Node, Origins
 from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
@@ -21,10 +22,9 @@ from luminal.core.target import Target
 _READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
 _ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
 _FREE = (ops.VIEW, ops.GATHER)
-_Form: TypeAlias = tuple[
-    list[Path], float, float
-]  # a path for each term, and what the region cost before and costs now
-_Forms: TypeAlias = dict[Hashable, tuple[tuple[Node, ...], _Form | None]]
+# A path for each term of a region, and what it costs as spelled.
+_Form: TypeAlias = tuple[list[Path], float]
+_Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], _Form | None]]
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
 
@@ -92,43 +92,55 @@ class _Search:
     def choose(self, root: Node, region: Region) -> bool:
         """Enters the form of ``region`` that costs least, if it is worth it."""
         price = Price.of(self.target, root.dtype)
-        found = self.cheapest(region, price)
-        if found is None:
+        if self.target.forms is None and self.cheapest(region, price) is None:
             return False
         pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
         if pinned:
             # What cancels stays as it is, and so do its operands.
             apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
             region = self.read(root, apart)
-            if root in pinned or (found := self.cheapest(region, price)) is None:
-                return False
-        paths, before, after = found
+        found = None if root in pinned else self.cheapest(region, price)
+        if found is None:
+            return False
+        paths, before = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
             return False
         origins: Origins = {}
         with ir.originating(origins, *self.origins_of(region)):
-            form = write.written(region, paths)
+            made = write.written(region, paths)
         # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
-        if of_spelled(_between(form, region), price) >= WORTH * before:
+        after = of_spelled(_between(made, region), price)
+        if after >= WORTH * before:
             return False
-        self.forms[root] = form
+        self.forms[root] = made
         self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
         words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
-        self.found.append(Approximation("algebra", words, self.origins_of(region)))
+        key, _ = alike.described(region)
+        noted = Approximation("algebra", words, self.origins_of(region), structure("region", key), form.written(paths))
+        self.found.append(noted)
         return True
 
     def cheapest(self, region: Region, price: Price) -> _Form | None:
         """``cheapest_form``, which is found once for regions that are alike."""
         key, tensors = alike.described(region)
         if key not in self.known:
-            self.known[key] = tensors, cheapest_form(region, price)
+            self.known[key] = tensors, self.find(key, region, price)
             return self.known[key][1]
         others, found = self.known[key]
         if found is None:
             return None
-        paths, before, after = found
+        paths, before = found
         by = dict(zip(others, tensors, strict=True))
-        return [alike.renewed(path, by) for path in paths], before, after
+        return [alike.renewed(path, by) for path in paths], before
+
+    def find(self, key: str, region: Region, price: Price) -> _Form | None:
+        """The form that costs least, or that ``Target.forms`` says."""
+        if self.target.forms is None:
+            return cheapest_form(region, price)
+        text = self.target.forms.get(structure("region", key))
+        if text is None:
+            return None
+        return form.read(text, region, price), of_spelled(region.spelled, price)
 
     def origins_of(self, region: Region) -> tuple[ir.Origin, ...]:
         return ir.joined((), tuple(dict.fromkeys(o for node in region.spelled for o in self.origins.get(node, ()))))
@@ -148,11 +160,11 @@ class _Search:
         return self.became[node]
 
 
-def _between(form: Node, region: Region) -> list[Node]:
-    """The nodes of ``form`` that compute ``region`` of its factors."""
+def _between(root: Node, region: Region) -> list[Node]:
+    """The nodes under ``root`` that compute ``region`` of its factors."""
     factors = {factor.node for term in region.terms for factor in term.factors}
     found: dict[Node, None] = {}
-    open_ = [form]
+    open_ = [root]
     while open_:
         node = open_.pop()
         if node not in found and node not in factors and node.inputs:
@@ -162,11 +174,11 @@ def _between(form: Node, region: Region) -> list[Node]:
 
 
 def cheapest_form(region: Region, price: Price) -> _Form | None:
-    """A path for each term of ``region``, and the cost as spelled and of the paths; None if that is no better."""
+    """A path for each term of ``region``, and the cost as spelled; None if that is no better."""
     itemsize = region.root.dtype.itemsize
     before = of_spelled(region.spelled, price)
     found = cheapest_sum(region.terms, elements(region.root), itemsize, price)
-    return (list(found.paths), before, found.cost) if found.cost < WORTH * before else None
+    return (list(found.paths), before) if found.cost < WORTH * before else None
 
 
 def spelled(node: Node, region: Region) -> str:

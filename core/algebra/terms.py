@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -86,13 +86,15 @@ class Coordinate:
 @dataclass(frozen=True)
 class Factor:
     """A tensor, and the coordinate of each of its dimensions: ``node``, or else the sum of the values that the paths
-    ``added`` compute, at so much ``cost``. The product is divided by it if it ``divides``."""
+    ``added`` compute, at so much ``cost``. The product is divided by it if it ``divides``. ``name`` is unique among the
+    factors of a region, and says from which of them this one is made (``form``)."""
 
     node: Node | None
     coordinates: tuple[Coordinate, ...]
     divides: bool = False
     added: tuple[Any, ...] = ()
     cost: float = 0.0
+    name: str = field(default="", compare=False)
 
     @cached_property
     def axes(self) -> frozenset[Axis]:
@@ -137,8 +139,14 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     products = [restricted for product in products if (restricted := _restricted(product)) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
-    terms = tuple(_term(product, by, root.dtype) for product in products)
+    terms = _numbered(_term(product, by, root.dtype) for product in products)
     return Region(root, terms, tuple(sym.substitute(e, by) for e in result), tuple(reader.spelled))
+
+
+def _numbered(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """``terms`` with names for their factors."""
+    names = (f"f{k}" for k in itertools.count())
+    return tuple(Term(tuple(replace(f, name=next(names)) for f in term.factors)) for term in terms)
 
 
 def _term(product: _Product, by: Mapping[Var, Int], dtype: DType) -> Term:

@@ -17,7 +17,6 @@ from luminal import arguments, artifact, entries, tensors
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
-from luminal.core import target as targets
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ModelError, Unsupported
 from luminal.core.ir import Graph
@@ -143,7 +142,7 @@ def options(
 ) -> tuple[Target, Choices]:
     """The target that is asked for and, for each of the entries that are ``named``, the scheme of its weights and its
     error budget. Raises as ``compile`` does."""
-    chosen = targets.parse(target, precision, threads, algebra)
+    chosen = arguments.target(target, precision, threads, algebra)
     if search not in SEARCHES:
         raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
     schemes, budgets = entries.option("weights", weights, named), entries.option("winograd", winograd, named)

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import math
 import numbers
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from luminal.core import target as targets
 from luminal.core.errors import InputError
+from luminal.core.target import Target
+from luminal.runtime import loader
 
 MAX_THREADS = 1023  # of a library's pool: runtime/include/luminal/pool.hpp
+
+
+def target(name: str | Target, precision: str | None, threads: int, algebra: str | None) -> Target:
+    """The target of that name. ``algebra`` is ``bounded``, ``exact``, or the manifest of a library, or its folder: then
+    the forms that were found for that library are taken, without a search. Raises InputError and TargetError as
+    ``luminal.core.target.parse``, and InputError where there is no such manifest."""
+    if algebra is None or algebra in targets.ALGEBRA:
+        return targets.parse(name, precision, threads, algebra)
+    path = Path(algebra) / loader.MANIFEST if Path(algebra).is_dir() else Path(algebra)
+    try:
+        noted = loader.read_manifest(path)["approximations"]
+        forms = {made["region"]: made["form"] for made in noted if "form" in made}
+    except (OSError, KeyError, TypeError) as error:
+        raise InputError(
+            f"algebra: expected {', '.join(targets.ALGEBRA)}, or the {loader.MANIFEST} of a library, "
+            f"found {algebra!r}: {error}"
+        ) from error
+    return replace(targets.parse(name, precision, threads, targets.BOUNDED), forms=forms)
 
 
 def threads(given: Any) -> int:

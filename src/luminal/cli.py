@@ -321,7 +321,7 @@ def bench(
     kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
-    chosen = targets.parse(target, precision, algebra=algebra)
+    chosen = arguments.target(target, precision, 0, algebra)
     targets.check_supported(chosen)
     if kernels and chosen.grid is not None:
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")

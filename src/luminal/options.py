@@ -54,7 +54,13 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
 
 
 precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
-algebra = _one_of(targets.ALGEBRA)
+
+
+def algebra(name: str | None) -> str | None:
+    """One of the choices, or the manifest of a library."""
+    if name is not None and name not in targets.ALGEBRA and not Path(name).exists():
+        raise typer.BadParameter(f"expected {', '.join(targets.ALGEBRA)}, or the manifest of a library, found {name!r}")
+    return name
 
 
 def winograd(budget: float | None) -> float | None:

@@ -75,7 +75,7 @@ def diff(
     if save is not None:
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
-    chosen = targets.parse(target, precision, threads, algebra)
+    chosen = arguments.target(target, precision, threads, algebra)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     approximate = None
     if scheme is not None or budget is not None:
