@@ -515,9 +515,8 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A place where other values are computed than the model spells: by which ``option`` of the user, ``what`` was
-    done, and to which source operators. Where a search found it, ``form`` is what it found for the ``region`` of that
-    hash."""
+    """A place where an ``option`` changes the computed values: ``what`` was done, and to which source operators.
+    ``form`` is what a search found for the ``region`` of that hash."""
 
     option: str
     what: str
@@ -543,8 +542,7 @@ class State:
 
     @property
     def name(self) -> str:
-        name: str = self.input.attr.name
-        return name
+        return str(self.input.attr.name)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Forms that the algebra found, from manifest to library: replayed to the same bytes, and refused where they are none."""
+"""Forms that the algebra found, from a manifest to a library: replayed to the same bytes, or refused."""
 
 from __future__ import annotations
 
@@ -69,14 +69,15 @@ def test_a_manifest_of_another_model_changes_nothing(library: Path) -> None:
     torch.testing.assert_close(module(q[:1], k[:1], v[:1]), Mixed()(q[:1], k[:1], v[:1]), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "text", [None, "{", '{"name": "x", "library": "y"}', '{"name": "x", "library": "y", "approximations": 3}']
-)
+LIBRARY = {"name": "x", "library": "y"}
+
+
+@pytest.mark.parametrize("text", [None, "{", json.dumps(LIBRARY), json.dumps({**LIBRARY, "approximations": 3})])
 def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "manifest.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(InputError, match="algebra: expected exact, bounded, or the manifest.json of a library, found"):
+    with pytest.raises(InputError, match="algebra: expected exact, bounded, or the manifest"):
         luminal.compile(Mixed(), inputs(), algebra=str(path))
 
 

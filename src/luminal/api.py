@@ -80,7 +80,8 @@ def compile(
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
     ``algebra`` is ``bounded``: sums of products may be computed in another order than the model spells, or factored,
     where that costs less and does not make the bound of the error larger (see ``luminal.core.algebra``). With
-    ``exact`` they are computed as the model spells them.
+    ``exact`` they are computed as the model spells them, with the manifest of a library, or its folder, in the forms
+    that were found for that.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
