@@ -14,11 +14,11 @@ from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.costs import COSTS, Kernels
 from luminal.core.ir import Node
+from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
-from luminal.core.schedule.fusion.matching import invert
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -125,7 +125,7 @@ class Fuser:
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
         if node in self.prologues:
-            return True  # tile operations compute it as they load B
+            return True  # tile operations compute it as they load B, look-ups for the rows that they read
         if self._decodes(node, sources):
             return True  # its source has fewer bytes to read
         if len(users) != 1:
@@ -175,15 +175,24 @@ class Fuser:
         return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
-        """The nodes in prologues of tile operations: these compute their right operand from them as they load it."""
+        """Values of constants that are computed where they are read: tile operations compute their right operand as
+        they load it, look-ups what they find in a table."""
         found: set[Node] = set()
         for node in reversed(self.order):
             users = self.consumers[node]
             if node.op.kind is not Kind.ELEMENTWISE or not users or not roles.is_computed(node):
                 continue
-            if all((self._is_multiplied(u) and _viewed(u.inputs[1]) is node) or u in found for u in users):
+            if all(u in found or self._is_read_in_part(node, u) for u in users):
                 found.add(node)
         return found
+
+    def _is_read_in_part(self, node: Node, user: Node) -> bool:
+        """Whether ``user`` is a product that reads ``node`` as its right operand, or a look-up in ``node``. What takes
+        long is looked up in a stored table, unless the table is larger than what is looked up."""
+        if user.op is not ops.GATHER:
+            return self._is_multiplied(user) and _viewed(user.inputs[1]) is node
+        looked_up = _viewed(user.inputs[0]) is node and _viewed(user.inputs[1]) is not node
+        return looked_up and (node.op not in COSTLY or typical(user.size) <= typical(node.size))
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
         """The length of the longest chain of operations inside the expression of ``node``, in ``cluster`` or inline."""

@@ -9,7 +9,7 @@ such as the sums that remove zero points of integers, that value lies along the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 from luminal.core import ops
@@ -54,8 +54,9 @@ class Layouts:
         return total
 
 
-def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> Layouts:
-    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere."""
+def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset(), packed: Collection[Node] = ()) -> Layouts:
+    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere. ``packed`` constants are
+    row-major whoever reads them."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
@@ -84,7 +85,7 @@ def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> 
                 order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
                 layouts.orders[owner] = order
-    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction))
+    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction, packed))
     return layouts
 
 
