@@ -196,7 +196,8 @@ def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Grap
         preparation.prepare(whole.graph.roots, whole.contractions, target, table, packings)
         for whole, table in zip(wholes, origins, strict=True)
     ]
-    for whole, prepared, table in zip(wholes, tied.shared(every, origins), origins, strict=True):
+    every = tied.shared(every, origins, target.costs.memory.apart)
+    for whole, prepared, table in zip(wholes, every, origins, strict=True):
         yield _owned(whole.graph, prepared, table)
 
 

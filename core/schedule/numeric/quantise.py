@@ -9,7 +9,8 @@ along N and the other along K. With ``w`` a row along K (or a group in a row) in
   the type of the scale. ``int4-64`` and ``int4-128`` have larger groups.
 
 ``round`` rounds halves to even. If all of ``w`` is zero, so is ``q``. The contraction then multiplies with
-``float32(q) * float32(scale)``, and sums in float32 as before.
+``float32(q) * float32(scale)``, and sums in float32 as before. Look-ups in a matrix that is rounded, such as a table
+of words that the last contraction multiplies with, read these numbers too, so that the matrix is stored once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Operand, operand
-from luminal.core.schedule.contraction.roles import contraction_of
+from luminal.core.schedule.contraction.roles import contraction_of, is_computed
 from luminal.core.types import DType
 
 LEAST_ELEMENTS = 1 << 16  # smaller matrices are not rounded: they are read fast, and their errors count as much
@@ -81,11 +82,12 @@ def parse(name: str | None) -> Scheme | None:
 
 
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
-    """``graph`` with the weights of its contractions rounded by ``scheme``; each is noted in ``approximations``. Names
-    and origins stay."""
+    """``graph`` with the weights of its contractions, and what is looked up in them, rounded by ``scheme``; each reader
+    is noted in ``approximations``. Names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     rewriter = _Rewriter(scheme, names, origins)
     roots = remade(graph.roots, origins, rewriter.made)
+    roots = remade(roots, origins, rewriter.looking_up)
     made = graph.approximations + tuple(rewriter.approximations)
     return graph.computing(roots, names=names, origins=origins, approximations=made)
 
@@ -103,8 +105,21 @@ class _Rewriter:
         new = traverse.rebuild(node, operands) if operands else node
         rounded = self._contraction(new)
         if rounded is not None:
-            self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
+            self._note(node)
         return rounded or new
+
+    def looking_up(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``; a look-up in constants reads those of them rounded that contractions do."""
+        if node.op is ops.GATHER and is_computed(node.inputs[0]):
+            tables = {source: real for (source, _), real in reversed(self.known.items()) if real is not None}
+            by = {x: ir.cast(tables[x], x.dtype) for x in traverse.topological(node.inputs[:1]) if x in tables}
+            if by:
+                self._note(node)
+                operands = (*traverse.substitute(node.inputs[:1], by), operands[1])
+        return traverse.rebuild(node, operands)
+
+    def _note(self, node: Node) -> None:
+        self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
 
     def _contraction(self, node: Node) -> Node | None:
         """``node`` with its weight rounded; None if it is no contraction with such a weight."""

@@ -1,8 +1,9 @@
 """Tied weights: a table that is looked up in, and that a contraction reads from panels, is stored in panels alone.
 
 A language model looks words up in the matrix that its last contraction multiplies with. Both read the panels, the
-look-up through a view of them: the elements of a row lie apart by the columns of a panel, which costs a look-up little
-beside the contraction, and a second copy of the table may be the largest constant of a model.
+look-up through a view of them: a second copy of the table may be the largest constant of a model. The elements of a row
+lie apart by the columns of a panel. Where a run looks up too many of them for that to cost it little
+(``Memory.apart``), the table is stored in rows as well.
 """
 
 from __future__ import annotations
@@ -11,24 +12,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from luminal.core import ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core.ir import Node, Origins
 from luminal.core.ops import Kind
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Operand
 from luminal.core.schedule.contraction.panels import Packed
 from luminal.core.schedule.prepare.graph import Prepared
+from luminal.core.sizes import typical
 
 
-def shared(entries: Sequence[Prepared], origins: Sequence[Origins]) -> list[Prepared]:
+def shared(entries: Sequence[Prepared], origins: Sequence[Origins], apart: int) -> list[Prepared]:
     """The ``entries`` of a program, with look-ups in constants that nothing but look-ups and panels store reading the
-    panels, those of the entry itself before those of another. Adds the origins of new nodes to ``origins``."""
-    otherwise = {node for entry in entries for node in _read_otherwise(entry.roots)}
+    panels, those of the entry itself before those of another. There are at least ``apart`` products, all entries
+    together, for each element that is looked up so. Adds the origins of new nodes to ``origins``."""
+    stored = {node for entry in entries for node in _read_otherwise(entry.roots)}
+    every = {node: lies for entry in reversed(entries) for node, lies in entry.held.items()}
+    stored |= _read_often(entries, every, apart)
     packed = {panel: sources for entry in entries for panel, sources in entry.packed.items()}
     result: list[Prepared] = []
     for entry, table in zip(entries, origins, strict=True):
-        held = {node: lies for other in (*reversed(entries), entry) for node, lies in other.held.items()}
-        tables = _Tables({n: lies for n, lies in held.items() if otherwise.isdisjoint(_constants(n))})
-        result.append(_looking_up(entry, tables, packed, table))
+        held = {n: lies for n, lies in {**every, **entry.held}.items() if stored.isdisjoint(_constants(n))}
+        result.append(_looking_up(entry, _Tables(held), packed, table))
     return result
 
 
@@ -76,6 +81,20 @@ class _Tables:
         if node not in self.wholes:
             self.wholes[node] = self.held[node].whole()
         return self.wholes[node]
+
+
+def _read_often(entries: Sequence[Prepared], held: Mapping[Node, Packed], apart: int) -> set[Node]:
+    """The constants in which more elements are looked up than one for ``apart`` products."""
+    products = 0
+    looked_up: dict[Node, int] = {}
+    for entry in entries:
+        for node in traverse.everything(entry.roots):
+            if node in entry.contractions:
+                products += typical(sym.product(entry.contractions[node].shape))
+            for n in traverse.topological(node.inputs[:1]) if node.op is ops.GATHER else ():
+                if n in held:
+                    looked_up[n] = looked_up.get(n, 0) + typical(node.size)
+    return {x for n, elements in looked_up.items() if elements * apart > products for x in _constants(n)}
 
 
 def _constants(node: Node) -> list[Node]:
