@@ -355,3 +355,45 @@ def test_a_matrix_that_is_rounded_is_looked_up_in_rounded() -> None:
     assert [n.dtype for n in traverse.topological(graph.roots) if n.op is ops.CONSTANT and n.size == TABLE] == [
         types.f32
     ]
+
+
+# ---- models of transformers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Gemma"])
+@pytest.mark.parametrize("scheme", [None, "int8"])
+def test_language_models_of_transformers(kind: str, scheme: str | None) -> None:
+    import transformers
+
+    own = {"n_positions": 16, "n_embd": WIDTH, "n_layer": 1, "n_head": 4, "n_inner": INNER}
+    if kind == "Gemma":
+        own = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 1, "num_attention_heads": 4}
+        own |= {"num_key_value_heads": 2, "head_dim": 16}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=WORDS, use_cache=False, tie_word_embeddings=True, **own)
+    torch.manual_seed(0)
+    model = getattr(transformers, "GPT2LMHeadModel" if kind == "GPT2" else "GemmaForCausalLM")(config).eval()
+    table = model.get_input_embeddings().weight
+    assert table is model.get_output_embeddings().weight
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.model(words).logits
+            return scores
+
+    given = words(1, 6)
+    graph = fx.load(Scores().eval(), (given,), name="scores")
+    if scheme is not None:
+        graph = quantise.quantised(graph, quantise.ALL[scheme])
+    program = compile_graph(graph, targets.AVX2)
+    shapes = [b.shape for b in program.buffers if b.space == "constant" and b.size * 8 // b.dtype.bits >= TABLE]  # type: ignore[operator]
+    assert len(shapes) == 1 and len(shapes[0]) == 3  # in panels
+    assert not values_of_table_size(program)
+    (wanted,) = interp.run(graph, {graph.inputs[0].attr.name: given.numpy()}).outputs
+    if scheme is None:
+        close(wanted, model(given).logits)
+    module = luminal.compile(Scores().eval(), (given,), weights=scheme, threads=1)
+    close(module(given), torch.from_numpy(wanted))
