@@ -80,6 +80,23 @@ def test_other_weights_stay() -> None:
     assert stored(quantise.quantised(graph, quantise.ALL["int8"])) == {types.f32}
 
 
+def test_a_weight_that_constants_give_is_rounded_unless_they_are_narrow() -> None:
+    weight, x = matrix(260, 256), ir.input_("x", (3, 256), types.f32)
+    each = np.linspace(1, 2, 260, dtype=np.float32)[:, None]
+    scaled = ir.constant(weight) * ir.expand(ir.constant(each), (260, 256))
+    integers = ir.constant(np.rint(weight * 9).astype(np.int8))
+    narrow = ir.cast(integers, types.f32) * ir.expand(ir.constant(each), (260, 256))
+    for b, expected in ((scaled, {types.i4, types.bf16}), (narrow, {types.i8, types.f32})):
+        graph = Graph("product", (x,), (("y", contraction.matmul(x, movement.transpose(b, 0, 1))),), ())
+        made = quantise.quantised(graph, quantise.ALL["int4"])
+        assert stored(made) == expected
+    values = np.random.default_rng(1).standard_normal((3, 256)).astype(np.float32)
+    graph = Graph("product", (x,), (("y", contraction.matmul(x, movement.transpose(scaled, 0, 1))),), ())
+    (found,) = interp.run(quantise.quantised(graph, quantise.ALL["int4"]), {"x": values}).outputs
+    wanted = values @ rounded(weight * each, "int4").T
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 class Tied(nn.Module):
     """A table that is looked up in, and a contraction with it."""
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.ir import Node, Shape
 from luminal.core.matching import invert
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
-from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.symbolic import Int, Var
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_computed
 from luminal.core.costs import COSTS, Kernels
 from luminal.core.ir import Node
 from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
-from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
 from luminal.core.schedule.prepare import loops
@@ -177,22 +177,26 @@ class Fuser:
     def _find_prologues(self) -> set[Node]:
         """Values of constants that are computed where they are read: tile operations compute their right operand as
         they load it, look-ups what they find in a table."""
+        right = {node.inputs[0]: found.b.source for node, found in self.contractions.items()}
         found: set[Node] = set()
         for node in reversed(self.order):
-            users = self.consumers[node]
-            if node.op.kind is not Kind.ELEMENTWISE or not users or not roles.is_computed(node):
+            if node.op.kind is not Kind.ELEMENTWISE or not is_computed(node):
                 continue
-            if all(u in found or self._is_read_in_part(node, u) for u in users):
+
+            def is_read_there(user: Node, node: Node = node) -> bool:
+                loaded = right.get(user) is node and self._is_multiplied(user)
+                return loaded or user in found or self._is_looked_up(node, user)
+
+            if self.consumers[node] and all(map(is_read_there, self.consumers[node])):
                 found.add(node)
         return found
 
-    def _is_read_in_part(self, node: Node, user: Node) -> bool:
-        """Whether ``user`` is a product that reads ``node`` as its right operand, or a look-up in ``node``. What takes
-        long is looked up in a stored table, unless the table is larger than what is looked up."""
-        if user.op is not ops.GATHER:
-            return self._is_multiplied(user) and _viewed(user.inputs[1]) is node
-        looked_up = _viewed(user.inputs[0]) is node and _viewed(user.inputs[1]) is not node
-        return looked_up and (node.op not in COSTLY or typical(user.size) <= typical(node.size))
+    def _is_looked_up(self, node: Node, user: Node) -> bool:
+        """Whether ``user`` only looks up in ``node``. What takes long is looked up in a stored table, unless the table
+        is larger than what is looked up."""
+        if user.op is not ops.GATHER or _viewed(user.inputs[0]) is not node or _viewed(user.inputs[1]) is node:
+            return False
+        return node.op not in COSTLY or typical(user.size) <= typical(node.size)
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
         """The length of the longest chain of operations inside the expression of ``node``, in ``cluster`` or inline."""

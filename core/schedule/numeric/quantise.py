@@ -1,7 +1,8 @@
 """Weights rounded to integers with scales, when compiling: an option of the user.
 
-It applies to a matrix of at least ``LEAST_ELEMENTS`` finite float constants that a contraction reads with one axis
-along N and the other along K. With ``w`` a row along K (or a group in a row) in float32:
+It applies to a matrix of at least ``LEAST_ELEMENTS`` finite floats that a contraction reads with one axis along N and
+the other along K: a constant, or an expression of constants that are not narrow themselves. With ``w`` a row along K
+(or a group in a row) in float32:
 
 - ``int8``: ``scale = max |w| / 127``, ``q = round(w / scale)``;
 - ``int4``: ``extreme`` is the number of the largest magnitude in a group of 32 along K, the first of equals,
@@ -21,14 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops, traverse, types
+from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_computed, is_constant, is_narrow
+from luminal.core.costs import COSTS
 from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Operand, operand
-from luminal.core.schedule.contraction.roles import contraction_of, is_computed
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType
 
 LEAST_ELEMENTS = 1 << 16  # smaller matrices are not rounded: they are read fast, and their errors count as much
@@ -143,13 +146,18 @@ class _Rewriter:
 
     def _rounded(self, source: Node, depth: int) -> Node | None:
         """The matrix ``source`` computed from integers and scales; ``depth`` is its axis along K."""
-        if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST_ELEMENTS:  # type: ignore[operator]
+        columns, length = source.shape[1 - depth], source.shape[depth]
+        if not (is_constant(source) and source.dtype.is_float and isinstance(columns, int) and isinstance(length, int)):
             return None
-        columns, length = (int(str(source.shape[k])) for k in (1 - depth, depth))
         group = self.scheme.group or length
-        if length % group or not source.attr.is_finite:
+        if columns * length < LEAST_ELEMENTS or length % group or not interp.affordable(source):
             return None
-        matrix = source.attr.array if depth == 1 else source.attr.array.T
+        if is_narrow(source, COSTS.memory.narrower):
+            return None
+        constant = interp.folded(source)
+        if not constant.attr.is_finite:
+            return None
+        matrix = constant.attr.array if depth == 1 else constant.attr.array.T
         rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
         # Held until the library is written: packing asks for them often, and quantising again takes long.
         integers, scales = map(ir.constant, rounded)

@@ -15,13 +15,15 @@ from typing import TypeAlias
 import numpy as np
 
 from luminal.core import interp, ir, ops, traverse
+from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
-from luminal.core.schedule.contraction.narrow import Prologue, narrow_weights
+from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.contraction.roles import is_constant, run_axes
+from luminal.core.schedule.contraction.prologue import Leaf, Prologue
+from luminal.core.schedule.contraction.roles import run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, on_unit
 from luminal.core.schedule.contraction.tile import block_tile, choose_tile, lines
 from luminal.core.schedule.prepare import loops
@@ -190,7 +192,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
         panel = panels(found, tile)
         made[panel] = found.b.source
         b = read_panels(panel, found, tile)
-    found = replace(found, a=a, b=b)
+    found = replace(found, a=a, b=b, prologue=None)
+    if tile.unit is not None:
+        found = replace(found, runs=run_axes(found))
     return _Made(found.node(), found, made)
 
 
@@ -221,10 +225,10 @@ def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Nod
     depth: Int = 0
     for k in found.k:
         depth = depth * found.shape[k] + found.axes[k]
-    values: dict[narrow.Leaf, Node] = {}
+    values: dict[Leaf, Node] = {}
     for leaf in prologue.leaves:
 
-        def packed(source: Node, every: int, first: int, leaf: narrow.Leaf = leaf) -> Node:
+        def packed(source: Node, every: int, first: int, leaf: Leaf = leaf) -> Node:
             return in_panels(Operand(source, leaf.index), found, tile, every, first)
 
         panel = narrow.packed(leaf, packed)
