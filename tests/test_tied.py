@@ -155,18 +155,20 @@ def test_entries(scheme: str | None) -> None:
 
 
 @pytest.mark.parametrize("first", ["bag", "scores"])
-def test_an_entry_that_only_looks_up(first: str) -> None:
+@pytest.mark.parametrize("scheme", [None, "int8"])
+def test_an_entry_that_only_looks_up(scheme: str | None, first: str) -> None:
     model = language(last=True)
     models = {"bag": Bag(model).eval(), "scores": model}
     models = dict(sorted(models.items(), key=lambda item: item[0] != first))
     inputs = {"bag": (words(1, 1),), "scores": (words(1, 1),)}
-    module = luminal.compile(models, inputs, name="language")
+    module = luminal.compile(models, inputs, weights=scheme, name="language")
     assert isinstance(module, Module) and module.program is not None
-    assert is_stored_once(module.program, None)
+    assert is_stored_once(module.program, scheme)
     names = {row["name"] for row in module.library.metadata["constants"]}
-    assert names & {"words.weight", "head.weight"}
+    assert names & {"words.weight", "head.weight"} and not names & {"words.weight.1", "head.weight.1"}
     for entry, source in models.items():
-        close(module[entry](words(1, 1)), source(words(1, 1)))
+        close(module[entry](words(1, 1)), expected(source, words(1, 1), scheme))
+        assert module[entry].approximated("weights") > 0 or scheme is None
 
 
 def greedy(model: Language) -> nn.Module:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -87,21 +87,48 @@ def parse(name: str | None) -> Scheme | None:
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
     """``graph`` with the weights of its contractions, and what is looked up in them, rounded by ``scheme``; each reader
     is noted in ``approximations``. Names and origins stay."""
-    names, origins = dict(graph.names), dict(graph.origins)
-    rewriter = _Rewriter(scheme, names, origins)
-    roots = remade(graph.roots, origins, rewriter.made)
-    roots = remade(roots, origins, rewriter.looking_up)
-    made = graph.approximations + tuple(rewriter.approximations)
-    return graph.computing(roots, names=names, origins=origins, approximations=made)
+    (result,) = together([graph], scheme)
+    return result
+
+
+def together(graphs: Sequence[Graph], scheme: Scheme) -> list[Graph]:
+    """The ``graphs`` of one library, each ``quantised``: what one of them looks up in is rounded if a contraction of
+    any of them reads it, so that they share it."""
+    known: Rounded = {}
+    rewriters = [_Rewriter(scheme, dict(graph.names), dict(graph.origins), known) for graph in graphs]
+    both = list(zip(graphs, rewriters, strict=True))
+    every = [remade(graph.roots, rewriter.origins, rewriter.made) for graph, rewriter in both]
+    return [
+        rewriter.result(graph, remade(roots, rewriter.origins, rewriter.looking_up))
+        for (graph, rewriter), roots in zip(both, every, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A rounded matrix: ``integers`` and ``scales``, which are held until the library is written, since packing asks
+    for them often and quantising takes long, and the ``real`` matrix computed from them."""
+
+    integers: Node
+    scales: Node
+    real: Node
+
+
+Rounded: TypeAlias = dict[tuple[Node, int], _Matrix | None]  # by the matrix and its axis along K; None: it stays
 
 
 class _Rewriter:
-    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins) -> None:
+    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins, known: Rounded) -> None:
         self.scheme = scheme
         self.names = names
         self.origins = origins
+        self.known = known
         self.approximations: list[Approximation] = []
-        self.known: dict[tuple[Node, int], Node | None] = {}
+
+    def result(self, graph: Graph, roots: Sequence[Node]) -> Graph:
+        """``graph`` computing ``roots``."""
+        made = graph.approximations + tuple(self.approximations)
+        return graph.computing(roots, names=self.names, origins=self.origins, approximations=made)
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``, with its weight rounded if it is a contraction with such a weight."""
@@ -114,10 +141,11 @@ class _Rewriter:
     def looking_up(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``; a look-up in constants reads those of them rounded that contractions do."""
         if node.op is ops.GATHER and is_computed(node.inputs[0]):
-            tables = {source: real for (source, _), real in reversed(self.known.items()) if real is not None}
-            by = {x: ir.cast(tables[x], x.dtype) for x in traverse.topological(node.inputs[:1]) if x in tables}
-            if by:
+            known = {source: matrix for (source, _), matrix in reversed(self.known.items()) if matrix is not None}
+            tables = [x for x in traverse.topological(node.inputs[:1]) if x in known]
+            if tables:
                 self._note(node)
+                by = {x: ir.cast(self._named(x, known[x]), x.dtype) for x in tables}
                 operands = (*traverse.substitute(node.inputs[:1], by), operands[1])
         return traverse.rebuild(node, operands)
 
@@ -142,10 +170,18 @@ class _Rewriter:
     def _weight(self, source: Node, depth: int) -> Node | None:
         if (source, depth) not in self.known:
             self.known[source, depth] = self._rounded(source, depth)
-        return self.known[source, depth]
+        matrix = self.known[source, depth]
+        return None if matrix is None else self._named(source, matrix)
 
-    def _rounded(self, source: Node, depth: int) -> Node | None:
-        """The matrix ``source`` computed from integers and scales; ``depth`` is its axis along K."""
+    def _named(self, source: Node, matrix: _Matrix) -> Node:
+        """The real ``matrix``; what it is computed from is named like ``source``."""
+        if source in self.names:
+            name = self.names[source]
+            self.names[matrix.integers], self.names[matrix.scales] = name, f"{name}.scale"
+        return matrix.real
+
+    def _rounded(self, source: Node, depth: int) -> _Matrix | None:
+        """The matrix ``source`` rounded; ``depth`` is its axis along K."""
         columns, length = source.shape[1 - depth], source.shape[depth]
         if not (is_constant(source) and source.dtype.is_float and isinstance(columns, int) and isinstance(length, int)):
             return None
@@ -159,13 +195,9 @@ class _Rewriter:
             return None
         matrix = constant.attr.array if depth == 1 else constant.attr.array.T
         rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
-        # Held until the library is written: packing asks for them often, and quantising again takes long.
         integers, scales = map(ir.constant, rounded)
-        if source in self.names:
-            self.names[integers], self.names[scales] = self.names[source], f"{self.names[source]}.scale"
-        real = ir.cast(integers, types.f32) * ir.cast(scales, types.f32)
-        whole = reshape(real, [columns, length])
-        return whole if depth == 1 else transpose(whole, 0, 1)
+        whole = reshape(ir.cast(integers, types.f32) * ir.cast(scales, types.f32), [columns, length])
+        return _Matrix(integers, scales, whole if depth == 1 else transpose(whole, 0, 1))
 
 
 def _depth_axis(b: Operand, along: set[sym.Var]) -> int | None:
