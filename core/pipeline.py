@@ -198,10 +198,10 @@ def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Grap
     ]
     every = tied.shared(every, origins, target.costs.memory.apart)
     for whole, prepared, table in zip(wholes, every, origins, strict=True):
-        yield _owned(whole.graph, prepared, table)
+        yield owned(whole.graph, prepared, table)
 
 
-def _owned(graph: Graph, prepared: Prepared, origins: Origins) -> tuple[Graph, Prepared]:
+def owned(graph: Graph, prepared: Prepared, origins: Origins) -> tuple[Graph, Prepared]:
     """``graph`` as it is ``prepared``, with the names of packed constants, and with outputs that own their storage."""
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
