@@ -54,7 +54,8 @@ class Tiles:
 @dataclass(frozen=True)
 class Memory:
     """Cycles in which a core waits for a byte, beside arithmetic that hides some of it, and what caches hold. Measured
-    on products (tiles-and-blocking.md); ``stream``, ``l2_read`` and ``narrower`` are estimated."""
+    on products (tiles-and-blocking.md), ``apart`` on look-ups (weights-and-memory.md); ``stream``, ``l2_read`` and
+    ``narrower`` are estimated."""
 
     from_l2: float = 0.01  # cycles a byte from the second-level cache
     from_l2_again: float = 0.036  # the same for a panel too large for the first-level cache, read by tile after tile
@@ -67,6 +68,9 @@ class Memory:
     l2_read: int = 2  # what tiles read again stays in the second-level cache if it takes at most 1/l2_read of it
     l2_sums: int = 8  # sums kept between blocks of terms take at most 1/l2_sums of the second-level cache
     l3_value: int = 8  # a value larger than 1/l3_value of the last cache has left it when another kernel reads it
+    apart: int = (
+        1024  # products, at least, for each element that is looked up in a panel, where its neighbours lie apart
+    )
     narrower: int = 2  # weights stay narrow if they take at most 1/narrower of the bytes, for decoding takes time
 
 

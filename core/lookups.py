@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from luminal.core import interp, ir, ops, traverse
+from luminal.core.constants import uniform
 from luminal.core.errors import InputError
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.rules.pattern import uniform
 
 _LONGEST = 1 << 16  # elements of a table
 Key: TypeAlias = "tuple[Node, int]"  # the positions that are looked up, and the length of the tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.nest.ir import names_axis
 from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, rounding, spelled_out
 from luminal.core.schedule.prepare import graph as preparation
-from luminal.core.schedule.prepare import loops
+from luminal.core.schedule.prepare import loops, tied
+from luminal.core.schedule.prepare.graph import Prepared
 from luminal.core.schedule.program import assembly
 from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.program.spec import check as check_program
@@ -85,9 +86,8 @@ def compile_graphs(
         watch(by, graph)
         return made
 
-    packings: preparation.Packings = {}  # how constants were packed, for entries to share them
-    sources: list[assembly.Source] = []
-    for entry, graph in graphs.items():
+    wholes: list[Contracted] = []
+    for graph in graphs.values():
         _check_names(graph)
         _check_sizes(graph)
         _check_texts(graph, target)
@@ -101,8 +101,9 @@ def compile_graphs(
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))
             whole = passed("fewer digits", digits.eased(whole))
         whole = passed("maxima of bits", bit_maxima.of_bits(whole))
-        whole = passed("long reductions", long_reductions.in_parts(whole, target))
-        graph, prepared = prepare(whole, target, packings)
+        wholes.append(passed("long reductions", long_reductions.in_parts(whole, target)))
+    sources: list[assembly.Source] = []
+    for entry, (graph, prepared) in zip(graphs, prepare(wholes, target), strict=True):
         passed("preparation for kernels", graph, check=True)
         states = {state.input: node for state, node in graph.left}
         arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured, replacing=states)
@@ -195,11 +196,22 @@ def _check_texts(graph: Graph, target: Target) -> None:
         raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")
 
 
-def prepare(whole: Contracted, target: Target, packings: preparation.Packings) -> tuple[Graph, preparation.Prepared]:
-    """The graph with contractions in the form that tiles read, and with outputs that own their storage."""
-    graph = whole.graph
-    origins: Origins = dict(graph.origins)
-    prepared = preparation.prepare(graph.roots, whole.contractions, target, origins, packings)
+def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Graph, Prepared]]:
+    """The graph of each entry with contractions in the form that tiles read, and with outputs that own their storage.
+    Entries share packed constants."""
+    packings: preparation.Packings = {}  # how constants were packed
+    origins: list[Origins] = [dict(whole.graph.origins) for whole in wholes]
+    every = [
+        preparation.prepare(whole.graph.roots, whole.contractions, target, table, packings)
+        for whole, table in zip(wholes, origins, strict=True)
+    ]
+    every = tied.shared(every, origins, target.costs.memory.apart)
+    for whole, prepared, table in zip(wholes, every, origins, strict=True):
+        yield owned(whole.graph, prepared, table)
+
+
+def owned(graph: Graph, prepared: Prepared, origins: Origins) -> tuple[Graph, Prepared]:
+    """``graph`` as it is ``prepared``, with the names of packed constants, and with outputs that own their storage."""
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]

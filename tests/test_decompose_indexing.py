@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import uniform
 from luminal.core.decompose import attention, indexing, scattering
 from luminal.core.decompose.compare import maximum
 from luminal.core.errors import DTypeError, ShapeError
-from luminal.core.rules.pattern import uniform
 from luminal.core.types import bf16, f32, from_numpy, i64
 from tests.accuracy import run
 from tests.test_decompose_reduction import close, normal

@@ -16,13 +16,13 @@ import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.constants import is_constant
 from luminal.core.decompose import contraction
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.schedule.contraction import narrow as dequantise
 from luminal.core.schedule.contraction.narrow import narrowest
-from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.transform.tensorise import Tensorise

@@ -150,7 +150,7 @@ PASSES: dict[str, tuple[Any, str]] = {
     "fewer digits": (digits, "eased"),
     "maxima of bits": (bit_maxima, "of_bits"),
     "long reductions": (long_reductions, "in_parts"),
-    "preparation for kernels": (pipeline, "prepare"),
+    "preparation for kernels": (pipeline, "owned"),
 }
 
 

@@ -31,7 +31,6 @@ GRAPHS_FOR = ("avx2", "amx", "cuda:sm_90", "metal")
 
 # Readers that find the same every time in these graphs, and why that is right.
 ALIKE = {
-    ("contraction.roles._Known.positions", "is_constant"): "constants of these models are computed from no positions",
     (
         "nest.ir.Array.aligned",
         "concatenated",

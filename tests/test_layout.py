@@ -400,8 +400,8 @@ NUMBERS = {
         "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
     },
     "limit of a form": {
-        "contraction/roles.py: DIGITS", "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS",
-        "transform/transpose.py: INTERLEAVED", "stage.py: WORTH",
+        "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
+        "stage.py: WORTH",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",

@@ -6,9 +6,10 @@ import math
 from itertools import product
 
 from luminal.core import ir, numerics, ops
+from luminal.core.constants import uniform
 from luminal.core.ir import Node
 from luminal.core.rules.match import C, D, X, apply
-from luminal.core.rules.pattern import BOOL, FLOATS, INTEGERS, NUMBERS, filled, filled_as, rule, uniform
+from luminal.core.rules.pattern import BOOL, FLOATS, INTEGERS, NUMBERS, filled, filled_as, rule
 
 ADD, MUL, DIV, MOD, MAX = ops.ADD, ops.MUL, ops.DIV, ops.MOD, ops.MAX
 

@@ -3,79 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from luminal.core import interp, ir, movement, ops, symval, traverse
+from luminal.core import interp, ir, movement, ops, symval
 from luminal.core import symbolic as sym
+from luminal.core.constants import Known, known, shrinks
 from luminal.core.errors import InputError
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.rules.pattern import Rule, uniform
+from luminal.core.rules.pattern import Rule
 from luminal.core.symbolic import Expr
 from luminal.core.types import f32, i64
 
 SMALL = 64 << 10  # bytes; a larger result is folded only if it is no larger than the constants it is computed from
-
-
-class Known(IntEnum):
-    """How much of a node's value is known when compiling, from least to most."""
-
-    RUN_TIME = 0  # depends on an input or on a symbolic size
-    STRUCTURE = 1  # a condition on positions, or a choice between two numbers by one: splits index sets, so is kept
-    POSITION = 2  # an integer function of positions
-    VALUE = 3  # computed from constants
-
-
-_knowledge: WeakKeyDictionary[Node, Known] = WeakKeyDictionary()
-_reads: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
-_COUNTED = 1 << 62  # limit of counted bytes: the number of paths through a graph can be exponential
-
-
-def known(node: Node) -> Known:
-    """How much of the value of ``node`` is known when compiling."""
-    stack = [node]
-    while stack:
-        pending = [operand for operand in stack[-1].inputs if operand not in _knowledge]
-        if pending:
-            stack += pending
-        else:
-            last = stack.pop()
-            _knowledge[last] = _known(last)
-            own = last.attr.nbytes if last.op is ops.CONSTANT else 0
-            _reads[last] = min(_COUNTED, own + sum(_reads[operand] for operand in last.inputs))
-    return _knowledge[node]
-
-
-def _shrinks(node: Node, result_bytes: int) -> bool:
-    """Whether ``node``, already in ``_knowledge``, is no larger than the constants that it is computed from."""
-    if result_bytes > _reads[node]:  # an upper bound, since it counts a constant once for each path: no walk is needed
-        return False
-    leaves = (part for part in traverse.topological([node]) if part.op is ops.CONSTANT)
-    return result_bytes <= sum(int(leaf.attr.nbytes) for leaf in leaves)
-
-
-def _known(node: Node) -> Known:
-    if node.op is ops.CONSTANT:
-        return Known.VALUE
-    if not all(isinstance(d, int) for d in node.shape):
-        return Known.RUN_TIME
-    if node.op.kind is Kind.SOURCE:
-        return Known.POSITION if node.op is ops.IOTA else Known.RUN_TIME
-    if node.op.kind is Kind.STRUCTURED and interp.has_symbols(node):
-        return Known.RUN_TIME
-    least = min(_knowledge[operand] for operand in node.inputs)
-    if least is Known.RUN_TIME or node.op is ops.VIEW:
-        return least
-    if node.op is ops.SELECT and _knowledge[node.inputs[0]] is Known.STRUCTURE:
-        branches = node.inputs[1:]
-        values = all(_knowledge[b] is Known.VALUE for b in branches)
-        return Known.VALUE if values and any(uniform(b) is None for b in branches) else Known.STRUCTURE
-    if least is Known.POSITION:
-        return Known.VALUE if node.dtype.is_float else Known.STRUCTURE if node.dtype.is_bool else Known.POSITION
-    return least
 
 
 # ---- folding ---------------------------------------------------------------------------------------------------------
@@ -87,7 +28,7 @@ def _fold(node: Node) -> Node | None:
     size = node.size
     assert isinstance(size, int)
     result_bytes = size * node.dtype.itemsize
-    if result_bytes > SMALL and not _shrinks(node, result_bytes):
+    if result_bytes > SMALL and not shrinks(node, result_bytes):
         return None
     if size == 0:
         return ir.constant(np.empty(node.shape, node.dtype.numpy))

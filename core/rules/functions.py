@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 from luminal.core import ir, ops, traverse
+from luminal.core.constants import uniform
 from luminal.core.decompose.common import SHORT_DIGITS
 from luminal.core.decompose.error_function import erf, times_normal, times_normal_short
 from luminal.core.decompose.hyperbolic import one_plus_tanh_short, tanh
@@ -33,7 +34,7 @@ from luminal.core.rules.match import (
     X,
     apply,
 )
-from luminal.core.rules.pattern import Real, uniform
+from luminal.core.rules.pattern import Real
 from luminal.core.types import DType, f32, f64
 
 

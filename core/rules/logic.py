@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from luminal.core import ir, numerics, ops
+from luminal.core.constants import uniform
 from luminal.core.ir import Node
 from luminal.core.rules.match import C, D, X, Y, apply
-from luminal.core.rules.pattern import BITS, BOOL, FLOATS, INTEGERS, NUMBERS, filled, filled_as, rule, uniform
+from luminal.core.rules.pattern import BITS, BOOL, FLOATS, INTEGERS, NUMBERS, filled, filled_as, rule
 from luminal.core.types import bool_
 
 AND, OR, XOR = ops.AND, ops.OR, ops.XOR

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir
+from luminal.core.constants import uniform
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Op
 from luminal.core.rules.match import (
@@ -68,17 +69,6 @@ class Rule:
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def uniform(node: Node) -> np.ndarray[Any, Any] | None:
-    """The one number that all elements of ``node`` are (a 0-d array), if it is or views a constant of size 1."""
-    if node.op is ops.CONSTANT and node.attr.array.size == 1:
-        return np.asarray(node.attr.array.reshape(()))
-    if node.op is ops.VIEW:
-        inner = uniform(node.inputs[0])
-        if inner is not None and (not node.attr.valid or inner.tobytes() == node.attr.fill):
-            return inner
-    return None
 
 
 def filled(value: np.ndarray[Any, Any], shape: Shape) -> Node:

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from luminal.core import ir, ops, traverse
+from luminal.core.constants import uniform
 from luminal.core.ir import Node
 from luminal.core.multiply_add import multiply_add
-from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as, uniform
+from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as
 from luminal.core.rules.quantised import quantised
 from luminal.core.types import DType, f32, i8, u8
 

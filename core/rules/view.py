@@ -8,9 +8,10 @@ import numpy as np
 
 from luminal.core import ir, movement, ops, symval
 from luminal.core import symbolic as sym
+from luminal.core.constants import uniform
 from luminal.core.ir import Node, axes, view
 from luminal.core.ops import Kind
-from luminal.core.rules.pattern import Rule, uniform
+from luminal.core.rules.pattern import Rule
 from luminal.core.symbolic import Int
 from luminal.core.types import f32, i64
 

@@ -191,10 +191,14 @@ def tune(
 
 
 def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages) -> dict[str, Graph]:
-    """``graphs``, each ``approximated`` as is chosen for it."""
-    if any(scheme is not None for scheme, _ in choices.values()):
+    """``graphs``, each ``approximated`` as is chosen for it. Weights are rounded together, for entries to share."""
+    schemes = dict.fromkeys(scheme for scheme, _ in choices.values() if scheme is not None)
+    if schemes:
         with stages("quantise"):
-            graphs = {entry: approximated(graph, choices[entry][0], None, target) for entry, graph in graphs.items()}
+            for scheme in schemes:
+                alike = {entry: graph for entry, graph in graphs.items() if choices[entry][0] == scheme}
+                made = quantise.together([*alike.values()], scheme)
+                graphs = {**graphs, **dict(zip(alike, made, strict=True))}
     if any(budget is not None for _, budget in choices.values()):
         with stages("filter"):
             graphs = {entry: approximated(graph, None, choices[entry][1], target) for entry, graph in graphs.items()}

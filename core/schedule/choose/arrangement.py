@@ -62,7 +62,7 @@ def arrange(
     fusion = fuse.fuse(roots, prepared.contractions, measured, target.costs.kernels)
     refused: dict[int, str] = {}
     while True:
-        layouts = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
+        layouts = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned, prepared.packed)
         if target.grid is None:  # stores of a GPU read no lines first: nothing to gain
             layouts = in_place.in_place(layouts)
         chains, reasons = _chains(layouts, target)

@@ -12,8 +12,8 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked, Candidate
 from luminal.core.errors import ScheduleError
+from luminal.core.matching import cuts, digits
 from luminal.core.schedule.cost.tasks import enough_tasks, few_tasks
-from luminal.core.schedule.fusion.matching import cuts, digits
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import substitute
 from luminal.core.schedule.nest.text import nest_text

@@ -15,6 +15,7 @@ from luminal.core.decisions import Asked
 from luminal.core.ir import Node, Shape
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
+from luminal.core.schedule.contraction.prologue import Prologue
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -112,7 +113,11 @@ class Tile:
 class Contraction:
     """A sum over the product of ``a`` and ``b``; ``shape`` and ``dtype`` are the product's. ``batch``, ``m``, ``n`` and
     ``k`` are the axes by role, as positions in the shape; those of ``k`` are summed. ``along_rows``: the result, or an
-    output computed from it, has an axis of M innermost in memory. ``tile`` computes it, once chosen."""
+    output computed from it, has an axis of M innermost in memory.
+
+    ``prologue`` is how B is to be computed from narrow constants, from where that is found to where they are packed.
+    Preparation for kernels adds the ``tile`` that computes the sum, and ``runs``, the axes of A's source, innermost
+    last, along which a matrix unit reads terms side by side."""
 
     shape: Shape
     dtype: DType
@@ -123,7 +128,9 @@ class Contraction:
     a: Operand
     b: Operand
     along_rows: bool = False
+    prologue: Prologue | None = None
     tile: Tile | None = None
+    runs: tuple[int, ...] = ()
 
     @property
     def axes(self) -> tuple[Int, ...]:
@@ -141,7 +148,8 @@ class Contraction:
 
     def moved(self, now: Callable[[Node], Node]) -> Contraction:
         """The contraction with each operand's source replaced by ``now(source)``."""
-        return replace(self, a=self.a.moved(now), b=self.b.moved(now))
+        b = self.b.moved(now)
+        return replace(self, a=self.a.moved(now), b=b, prologue=self.prologue if b == self.b else None)
 
     def node(self) -> Node:
         """The contraction as primitives: a SumReduce of a Mul of both operands, cast to ``dtype``."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from dataclasses import dataclass
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.ir import Node, Shape
+from luminal.core.matching import invert
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
-from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.symbolic import Int, Var
 
 
@@ -87,6 +89,24 @@ def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) ->
     if tile.unit is None:
         return Operand(packed, (*batch, panel, row, inner))
     return Operand(packed, (*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A constant in panels: B of ``found``, prepared, is what was ``before`` read from the constant."""
+
+    before: Operand
+    found: Contraction
+
+    def whole(self) -> Node | None:
+        """All of the constant, read from the panels; None where B is not each of its elements once."""
+        source, found = self.before.source, self.found
+        shape = tuple(1 if k in found.m else extent for k, extent in enumerate(found.shape))
+        place = None if self.before.valid else invert(shape, self.before.index, source.shape, ir.axes(source.shape))
+        if place is None:
+            return None
+        read = found.b.over(ir.rename(shape, place)).read(source.shape)
+        return read if read.dtype == source.dtype else ir.cast(read, source.dtype)
 
 
 def without_mask(a: Operand, shape: Shape) -> Operand | None:

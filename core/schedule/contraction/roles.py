@@ -7,12 +7,9 @@ that index one operand dimension together are a window, so a convolution is a co
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
-
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
@@ -119,56 +116,3 @@ def row_stride(found: Contraction) -> int:
     inside = [d > along[0] if source.op.kind is Kind.SOURCE else of_sums[d] for d in range(source.rank)]
     elements = linear[0] * sym.product(size for size, counts in zip(source.shape, inside, strict=True) if counts)
     return abs(elements) * source.dtype.itemsize if isinstance(elements, int) else 0
-
-
-# ---- constants -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What a node that depends on constants and positions alone is computed from: the number of elements of the largest
-    constant (0 for none), and whether positions are involved."""
-
-    elements: int
-    positions: bool
-
-
-_knowledge: WeakKeyDictionary[Node, _Known | None] = WeakKeyDictionary()
-DIGITS = 8  # most elements that are computed from one element of a constant, as by unpacking bits
-
-
-def is_constant(node: Node) -> bool:
-    """Whether ``node`` depends on constants alone, or on positions too if it is at most ``DIGITS`` times larger."""
-    known = _known(node)
-    if known is None or not known.elements:
-        return False
-    return not known.positions or (isinstance(node.size, int) and node.size <= DIGITS * known.elements)
-
-
-def is_computed(node: Node) -> bool:
-    """Whether ``node`` depends on at least one constant, and besides constants on positions alone."""
-    known = _known(node)
-    return known is not None and known.elements > 0
-
-
-def _known(node: Node) -> _Known | None:
-    stack = [node]
-    while stack:
-        current = stack[-1]
-        pending = [x for x in current.inputs if x not in _knowledge]
-        stack += pending
-        if not pending:
-            _knowledge[current] = _found(current)
-            stack.pop()
-    return _knowledge[node]
-
-
-def _found(node: Node) -> _Known | None:
-    if node.op is ops.CONSTANT:
-        return _Known(max(1, math.prod(node.attr.shape)), False)
-    if node.op is ops.IOTA:
-        return _Known(0, True) if isinstance(node.size, int) else None
-    below = [known for x in node.inputs if (known := _knowledge[x]) is not None]
-    if not below or len(below) < len(node.inputs):
-        return None
-    return _Known(max(known.elements for known in below), any(known.positions for known in below))

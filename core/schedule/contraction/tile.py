@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.decisions import Candidate
 from luminal.core.grid import Grid
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
-from luminal.core.schedule.contraction.narrow import Prologue
-from luminal.core.schedule.contraction.roles import is_constant, row_stride
+from luminal.core.schedule.contraction.prologue import Prologue
+from luminal.core.schedule.contraction.roles import row_stride
 from luminal.core.schedule.cost import tile as cost
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var

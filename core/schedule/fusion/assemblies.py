@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
+from luminal.core.matching import invert
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, is_literal
-from luminal.core.schedule.fusion.matching import invert
 from luminal.core.symbolic import Int
 
 Bounds = tuple[tuple[Int, Int], ...]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_computed
 from luminal.core.costs import COSTS, Kernels
 from luminal.core.ir import Node
+from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
-from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
-from luminal.core.schedule.fusion.matching import invert
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -125,7 +125,7 @@ class Fuser:
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
         if node in self.prologues:
-            return True  # tile operations compute it as they load B
+            return True  # tile operations compute it as they load B, look-ups for the rows that they read
         if self._decodes(node, sources):
             return True  # its source has fewer bytes to read
         if len(users) != 1:
@@ -175,15 +175,28 @@ class Fuser:
         return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
-        """The nodes in prologues of tile operations: these compute their right operand from them as they load it."""
+        """Values of constants that are computed where they are read: tile operations compute their right operand as
+        they load it, look-ups what they find in a table."""
+        right = {node.inputs[0]: found.b.source for node, found in self.contractions.items()}
         found: set[Node] = set()
         for node in reversed(self.order):
-            users = self.consumers[node]
-            if node.op.kind is not Kind.ELEMENTWISE or not users or not roles.is_computed(node):
+            if node.op.kind is not Kind.ELEMENTWISE or not is_computed(node):
                 continue
-            if all((self._is_multiplied(u) and _viewed(u.inputs[1]) is node) or u in found for u in users):
+
+            def is_read_there(user: Node, node: Node = node) -> bool:
+                loaded = right.get(user) is node and self._is_multiplied(user)
+                return loaded or user in found or self._is_looked_up(node, user)
+
+            if self.consumers[node] and all(map(is_read_there, self.consumers[node])):
                 found.add(node)
         return found
+
+    def _is_looked_up(self, node: Node, user: Node) -> bool:
+        """Whether ``user`` only looks up in ``node``. What takes long is looked up in a stored table, unless the table
+        is larger than what is looked up."""
+        if user.op is not ops.GATHER or _viewed(user.inputs[0]) is not node or _viewed(user.inputs[1]) is node:
+            return False
+        return node.op not in COSTLY or typical(user.size) <= typical(node.size)
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
         """The length of the longest chain of operations inside the expression of ``node``, in ``cluster`` or inline."""

@@ -9,14 +9,12 @@ such as the sums that remove zero points of integers, that value lies along the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.roles import run_axes
 from luminal.core.schedule.fusion import assemblies as assemble
 from luminal.core.schedule.fusion.assemblies import Assemblies
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
@@ -54,8 +52,9 @@ class Layouts:
         return total
 
 
-def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> Layouts:
-    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere."""
+def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset(), packed: Collection[Node] = ()) -> Layouts:
+    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere. ``packed`` constants are
+    row-major whoever reads them."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
@@ -84,7 +83,7 @@ def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> 
                 order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
                 layouts.orders[owner] = order
-    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction))
+    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction, packed))
     return layouts
 
 
@@ -135,8 +134,6 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
             for x, as_b in ((contraction.a, False), (contraction.b, True)):
                 first, before = found.get(x.source, (x.index, False))
                 found[x.source] = (first, before or as_b)
-            for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
-                found.setdefault(packed, (index, True))
     return found
 
 
@@ -144,10 +141,10 @@ def _run_axes_of_a(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     """For each value that matrix units read as A, the axes along which they read terms side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
-        for contraction in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
-            if axes := run_axes(contraction):
+        for contraction in cluster.contractions:
+            if contraction.runs:
                 source = contraction.a.source
-                found[source] = max(found.get(source, ()), axes, key=len)
+                found[source] = max(found.get(source, ()), contraction.runs, key=len)
     return found
 
 

@@ -11,12 +11,12 @@ from luminal.core import ops, ranges
 from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
 from luminal.core.ir import Node, axes, rename
+from luminal.core.matching import flatten
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
 from luminal.core.schedule.fusion.cluster import Chain, Cluster, is_literal
 from luminal.core.schedule.fusion.layout import Layouts
-from luminal.core.schedule.fusion.matching import flatten
 from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.neutral import neutral_unless

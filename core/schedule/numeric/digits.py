@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from luminal.core import ir, ops, traverse
+from luminal.core.constants import uniform
 from luminal.core.ir import Node
 from luminal.core.rules.functions import IDENTITIES
-from luminal.core.rules.pattern import NODES, uniform
+from luminal.core.rules.pattern import NODES
 from luminal.core.schedule.contraction.contracted import Contracted, Make
 from luminal.core.schedule.numeric import signs
 from luminal.core.schedule.numeric.rounding import significant

@@ -32,13 +32,14 @@ import numpy as np
 
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import once, squeeze, varies
 from luminal.core.rewrite import simplify
 from luminal.core.rules.pattern import Real, Rule
 from luminal.core.schedule.contraction.contraction import operand
 from luminal.core.schedule.contraction.panels import without_mask
-from luminal.core.schedule.contraction.roles import contraction_of, is_constant
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType, f32, i8, i32, u8
 
 EXACT = 2**24  # float32 holds all integers up to this magnitude

@@ -1,7 +1,8 @@
 """Weights rounded to integers with scales, when compiling: an option of the user.
 
-It applies to a matrix of at least ``LEAST_ELEMENTS`` finite float constants that a contraction reads with one axis
-along N and the other along K. With ``w`` a row along K (or a group in a row) in float32:
+It applies to a matrix of at least ``LEAST_ELEMENTS`` finite floats that a contraction reads with one axis along N and
+the other along K: a constant, or an expression of constants that are not narrow themselves. With ``w`` a row along K
+(or a group in a row) in float32:
 
 - ``int8``: ``scale = max |w| / 127``, ``q = round(w / scale)``;
 - ``int4``: ``extreme`` is the number of the largest magnitude in a group of 32 along K, the first of equals,
@@ -9,19 +10,22 @@ along N and the other along K. With ``w`` a row along K (or a group in a row) in
   the type of the scale. ``int4-64`` and ``int4-128`` have larger groups.
 
 ``round`` rounds halves to even. If all of ``w`` is zero, so is ``q``. The contraction then multiplies with
-``float32(q) * float32(scale)``, and sums in float32 as before.
+``float32(q) * float32(scale)``, and sums in float32 as before. Look-ups in a matrix that is rounded, such as a table
+of words that the last contraction multiplies with, read these numbers too, so that the matrix is stored once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from luminal.core import ir, ops, traverse, types
+from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_computed, is_constant, is_narrow
+from luminal.core.costs import COSTS
 from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
@@ -81,30 +85,72 @@ def parse(name: str | None) -> Scheme | None:
 
 
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
-    """``graph`` with the weights of its contractions rounded by ``scheme``; each is noted in ``approximations``. Names
-    and origins stay."""
-    names, origins = dict(graph.names), dict(graph.origins)
-    rewriter = _Rewriter(scheme, names, origins)
-    roots = remade(graph.roots, origins, rewriter.made)
-    made = graph.approximations + tuple(rewriter.approximations)
-    return graph.computing(roots, names=names, origins=origins, approximations=made)
+    """``graph`` with the weights of its contractions, and what is looked up in them, rounded by ``scheme``; each reader
+    is noted in ``approximations``. Names and origins stay."""
+    (result,) = together([graph], scheme)
+    return result
+
+
+def together(graphs: Sequence[Graph], scheme: Scheme) -> list[Graph]:
+    """The ``graphs`` of one library, each ``quantised``: what one of them looks up in is rounded if a contraction of
+    any of them reads it, so that they share it."""
+    known: Rounded = {}
+    rewriters = [_Rewriter(scheme, dict(graph.names), dict(graph.origins), known) for graph in graphs]
+    both = list(zip(graphs, rewriters, strict=True))
+    every = [remade(graph.roots, rewriter.origins, rewriter.made) for graph, rewriter in both]
+    return [
+        rewriter.result(graph, remade(roots, rewriter.origins, rewriter.looking_up))
+        for (graph, rewriter), roots in zip(both, every, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A rounded matrix: ``integers`` and ``scales``, which are held until the library is written, since packing asks
+    for them often and quantising takes long, and the ``real`` matrix computed from them."""
+
+    integers: Node
+    scales: Node
+    real: Node
+
+
+Rounded: TypeAlias = dict[tuple[Node, int], _Matrix | None]  # by the matrix and its axis along K; None: it stays
 
 
 class _Rewriter:
-    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins) -> None:
+    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins, known: Rounded) -> None:
         self.scheme = scheme
         self.names = names
         self.origins = origins
+        self.known = known
         self.approximations: list[Approximation] = []
-        self.known: dict[tuple[Node, int], Node | None] = {}
+
+    def result(self, graph: Graph, roots: Sequence[Node]) -> Graph:
+        """``graph`` computing ``roots``."""
+        made = graph.approximations + tuple(self.approximations)
+        return graph.computing(roots, names=self.names, origins=self.origins, approximations=made)
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``, with its weight rounded if it is a contraction with such a weight."""
         new = traverse.rebuild(node, operands) if operands else node
         rounded = self._contraction(new)
         if rounded is not None:
-            self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
+            self._note(node)
         return rounded or new
+
+    def looking_up(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``; a look-up in constants reads those of them rounded that contractions do."""
+        if node.op is ops.GATHER and is_computed(node.inputs[0]):
+            known = {source: matrix for (source, _), matrix in reversed(self.known.items()) if matrix is not None}
+            tables = [x for x in traverse.topological(node.inputs[:1]) if x in known]
+            if tables:
+                self._note(node)
+                by = {x: ir.cast(self._named(x, known[x]), x.dtype) for x in tables}
+                operands = (*traverse.substitute(node.inputs[:1], by), operands[1])
+        return traverse.rebuild(node, operands)
+
+    def _note(self, node: Node) -> None:
+        self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
 
     def _contraction(self, node: Node) -> Node | None:
         """``node`` with its weight rounded; None if it is no contraction with such a weight."""
@@ -124,25 +170,34 @@ class _Rewriter:
     def _weight(self, source: Node, depth: int) -> Node | None:
         if (source, depth) not in self.known:
             self.known[source, depth] = self._rounded(source, depth)
-        return self.known[source, depth]
+        matrix = self.known[source, depth]
+        return None if matrix is None else self._named(source, matrix)
 
-    def _rounded(self, source: Node, depth: int) -> Node | None:
-        """The matrix ``source`` computed from integers and scales; ``depth`` is its axis along K."""
-        if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST_ELEMENTS:  # type: ignore[operator]
-            return None
-        columns, length = (int(str(source.shape[k])) for k in (1 - depth, depth))
-        group = self.scheme.group or length
-        if length % group or not source.attr.is_finite:
-            return None
-        matrix = source.attr.array if depth == 1 else source.attr.array.T
-        rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
-        # Held until the library is written: packing asks for them often, and quantising again takes long.
-        integers, scales = map(ir.constant, rounded)
+    def _named(self, source: Node, matrix: _Matrix) -> Node:
+        """The real ``matrix``; what it is computed from is named like ``source``."""
         if source in self.names:
-            self.names[integers], self.names[scales] = self.names[source], f"{self.names[source]}.scale"
-        real = ir.cast(integers, types.f32) * ir.cast(scales, types.f32)
-        whole = reshape(real, [columns, length])
-        return whole if depth == 1 else transpose(whole, 0, 1)
+            name = self.names[source]
+            self.names[matrix.integers], self.names[matrix.scales] = name, f"{name}.scale"
+        return matrix.real
+
+    def _rounded(self, source: Node, depth: int) -> _Matrix | None:
+        """The matrix ``source`` rounded; ``depth`` is its axis along K."""
+        columns, length = source.shape[1 - depth], source.shape[depth]
+        if not (is_constant(source) and source.dtype.is_float and isinstance(columns, int) and isinstance(length, int)):
+            return None
+        group = self.scheme.group or length
+        if columns * length < LEAST_ELEMENTS or length % group or not interp.affordable(source):
+            return None
+        if is_narrow(source, COSTS.memory.narrower):
+            return None
+        constant = interp.folded(source)
+        if not constant.attr.is_finite:
+            return None
+        matrix = constant.attr.array if depth == 1 else constant.attr.array.T
+        rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
+        integers, scales = map(ir.constant, rounded)
+        whole = reshape(ir.cast(integers, types.f32) * ir.cast(scales, types.f32), [columns, length])
+        return _Matrix(integers, scales, whole if depth == 1 else transpose(whole, 0, 1))
 
 
 def _depth_axis(b: Operand, along: set[sym.Var]) -> int | None:

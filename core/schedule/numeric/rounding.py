@@ -14,6 +14,7 @@ import numpy as np
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.costs import COSTS, Memory
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
@@ -22,7 +23,6 @@ from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contracted import Contracted, Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.schedule.contraction.narrow import narrow_weights
-from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.types import DType, bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
@@ -138,8 +138,9 @@ def _of_rounded(found: Contraction, precision: Precision, wide: bool, memory: Me
         fill = bytes(f32.itemsize) if x.valid else b""
         return replace(x, source=_operand(ir.cast(x.source, f32), precision, wide), fill=fill).through_casts()
 
-    b = found.b if narrow_weights(found, memory) is not None else of_rounded(found.b)
-    return replace(found, a=of_rounded(found.a), b=b)
+    prologue = narrow_weights(found, memory)
+    b = of_rounded(found.b) if prologue is None else found.b
+    return replace(found, a=of_rounded(found.a), b=b, prologue=prologue)
 
 
 def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Node:

@@ -8,8 +8,8 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.constants import uniform
 from luminal.core.ir import Node
-from luminal.core.rules.pattern import uniform
 
 _LIKE_ALL = (ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.CAST, ops.ADD, ops.MUL, ops.MAX, ops.SUM_REDUCE, ops.MAX_REDUCE)
 

@@ -27,13 +27,14 @@ import numpy as np
 
 from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
+from luminal.core.constants import is_constant
 from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import concatenate, varies
 from luminal.core.ops import Kind
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Contraction
-from luminal.core.schedule.contraction.roles import contraction_of, is_constant
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.schedule.cost import filtering as cost
 from luminal.core.schedule.numeric.toom_cook import Array, Filtering, Matrix, along_axes, filtering
 from luminal.core.sizes import typical

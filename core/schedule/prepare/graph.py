@@ -15,13 +15,15 @@ from typing import TypeAlias
 import numpy as np
 
 from luminal.core import interp, ir, ops, traverse
+from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
-from luminal.core.schedule.contraction.narrow import Prologue, narrow_weights
-from luminal.core.schedule.contraction.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.contraction.roles import is_constant, run_axes
+from luminal.core.schedule.contraction.narrow import narrow_weights
+from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
+from luminal.core.schedule.contraction.prologue import Leaf, Prologue
+from luminal.core.schedule.contraction.roles import run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, on_unit
 from luminal.core.schedule.contraction.tile import block_tile, choose_tile, lines
 from luminal.core.schedule.prepare import loops
@@ -34,11 +36,13 @@ from luminal.core.types import DType, i8, i16, u8, u16
 @dataclass(frozen=True)
 class Prepared:
     """The graph with every contraction in the form that a tile reads. ``contractions`` has those that tiles compute,
-    ``packed`` each packed constant with the constants that it was made from."""
+    ``packed`` each packed constant with the constants that it was made from, and ``held`` how what contractions read of
+    constants lies in panels."""
 
     roots: tuple[Node, ...]
     contractions: Mapping[Node, Contraction]
     packed: Mapping[Node, tuple[Node, ...]]
+    held: Mapping[Node, Packed]
 
 
 Packings: TypeAlias = dict[Node, int]  # columns of a panel, by the constant that was packed
@@ -59,6 +63,7 @@ def prepare(
     replaced: dict[Node, Node] = {}
     contractions: dict[Node, Contraction] = {}
     packed: dict[Node, tuple[Node, ...]] = {}
+    held: dict[Node, Packed] = {}
     steps: dict[Node, Node] = {}  # prepared loops and branches, by the first of their results
     runs = {root: tuple(range(root.rank)) for root in roots}  # outputs are row-major
     innermost = _innermost(roots)
@@ -74,6 +79,7 @@ def prepare(
                     steps[first], inside = _prepared_steps(first, found, target, origins, taken, carried, packings)
                     contractions |= inside.contractions
                     packed |= inside.packed
+                    held = {**inside.held, **held}
                 replaced[node] = ir.structured(
                     new.op, steps[first].inputs, replace(steps[first].attr, result=new.attr.result)
                 )
@@ -93,10 +99,11 @@ def prepare(
             for panel, source in made.panels.items():
                 if panel.op is ops.CONSTANT:
                     packed[panel] = tuple(n for n in traverse.topological([source]) if n.op is ops.CONSTANT)
+                    held.setdefault(contraction.b.source, Packed(contraction.b, made.contraction))
         replaced[node] = new
     results = tuple(replaced[r] for r in roots)
     shared = _read_elsewhere(results, contractions)
-    return Prepared(results, {n: c for n, c in contractions.items() if n.inputs[0] not in shared}, packed)
+    return Prepared(results, {n: c for n, c in contractions.items() if n.inputs[0] not in shared}, packed, held)
 
 
 def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
@@ -128,13 +135,14 @@ def _prepared_steps(
     inside = [prepare(body, found, target, origins, packings) for body in node.attr.bodies]
     contractions = {n: contraction for body in inside for n, contraction in body.contractions.items()}
     packed = {n: sources for body in inside for n, sources in body.packed.items()}
+    held = {n: lies for body in reversed(inside) for n, lies in body.held.items()}
     node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
     node, moved = loops.hoisted(node, contractions)
     carries = node.attr.carries if node.op is not ops.COND else ()
     *others, last = node.attr.bodies
     owned = [tuple(loops.owned(body)) for body in others] + [tuple(loops.owned(last, carries))]
     node = ir.structured(node.op, node.inputs, node.attr.over(*owned))
-    return loops.in_memory(node, taken, carried), Prepared((), {**contractions, **moved}, packed)
+    return loops.in_memory(node, taken, carried), Prepared((), {**contractions, **moved}, packed, held)
 
 
 def _read_elsewhere(roots: tuple[Node, ...], contractions: Mapping[Node, Contraction]) -> set[Node]:
@@ -184,7 +192,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
         panel = panels(found, tile)
         made[panel] = found.b.source
         b = read_panels(panel, found, tile)
-    found = replace(found, a=a, b=b)
+    found = replace(found, a=a, b=b, prologue=None)
+    if tile.unit is not None:
+        found = replace(found, runs=run_axes(found))
     return _Made(found.node(), found, made)
 
 
@@ -215,10 +225,10 @@ def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Nod
     depth: Int = 0
     for k in found.k:
         depth = depth * found.shape[k] + found.axes[k]
-    values: dict[narrow.Leaf, Node] = {}
+    values: dict[Leaf, Node] = {}
     for leaf in prologue.leaves:
 
-        def packed(source: Node, every: int, first: int, leaf: narrow.Leaf = leaf) -> Node:
+        def packed(source: Node, every: int, first: int, leaf: Leaf = leaf) -> Node:
             return in_panels(Operand(source, leaf.index), found, tile, every, first)
 
         panel = narrow.packed(leaf, packed)
