@@ -678,6 +678,110 @@ def test_sequences_compiled() -> None:
             models.assert_close(list(module[name].run(given).values()), models.run(graph, given))
 
 
+# ---- Loop whose number of rounds follows from its condition ----------------------------------------------------------
+
+
+def while_(body: str, before: str = "", keep: str = "go", trips: str = "", sizes: str = "float[n, 3] x") -> str:
+    """A loop as tf2onnx writes one: a counter of int32 that begins at ``zero`` and is compared with ``count``."""
+    return f"""
+        test ({sizes}) => (float[m, 3] y, float[3] last, int32 i) {{
+          none = Constant <value: tensor = float[3] {{0, 0, 0}}> ()  zero = Constant <value: tensor = int32 {{0}}> ()
+          one = Constant <value: tensor = int32 {{1}}> ()  two = Constant <value: tensor = int32 {{2}}> ()
+          s = Shape <start: int = 0, end: int = 1> (x)  scalar = Squeeze (s)  count = Cast <to: int = 6> (scalar)
+          {before}
+          i, c, last, y = Loop ({trips}, {keep}, zero, count, none) <
+            body: graph = round (int64 number, bool before, int32 i0, int32 c0, float[3] a0) =>
+                (bool again, int32 i1, int32 c0, float[3] a1, float[3] o)
+              {{ row = Gather (x, i0)  a1 = Add (a0, row)  o = Mul (a1, row)  {body} }}>
+        }}
+    """
+
+
+FLOATS = "f = Cast <to: int = 1> (i1)  g = Cast <to: int = 1> (c0)  again = Less (f, g)"
+DERIVED = {
+    "i < n, compared as floats": while_(
+        f"i1 = Add (i0, one) {FLOATS}",
+        "z = Cast <to: int = 1> (zero) n_ = Cast <to: int = 1> (count) go = Less (z, n_)",
+    ),
+    "by twos": while_("i1 = Add (i0, two)  again = Less (i1, c0)", "go = Less (zero, count)"),
+    "up to one less": while_(
+        "i1 = Add (i0, one)  m = Sub (c0, one)  again = Less (i1, m)", "d = Sub (count, one)  go = Less (zero, d)"
+    ),
+    "<=": while_("i1 = Add (i0, two)  again = LessOrEqual (i1, c0)", "d = Sub (count, one)", keep=""),
+    "not <": while_("i1 = Add (i0, one)  m = Not (again_)  again = Identity (m)", keep="").replace(
+        "m = Not", "again_ = Less (c0, i1)  m = Not"
+    ),
+    "and a limit": while_(
+        "i1 = Add (i0, one)  a = Less (i1, c0)  k = Less (i1, four)  again = And (a, k)",
+        "go = Less (zero, count)  four = Constant <value: tensor = int32 {4}> ()",
+    ),
+    "and a number of trips": while_(
+        "i1 = Add (i0, one)  again = Less (i1, c0)", "go = Less (zero, count)", trips="half"
+    ).replace("go =", "t = Constant <value: tensor = int64 {2}> ()  half = Div (scalar, t)  go ="),
+    "the last round alone is false": while_("i1 = Add (i0, one)  again = Less (i1, i0)", "", keep=""),
+}
+
+
+@pytest.mark.parametrize("case", DERIVED)
+@pytest.mark.parametrize("least", [1, 3])
+def test_rounds_that_follow_from_the_condition(case: str, least: int) -> None:
+    proto = parsed(DERIVED[case])
+    late = case in ("<=", "not <")  # these read a row that is not there where the counter ends at the number of rows
+    body = proto.graph.node[-1].attribute[0].g
+    if late:
+        body.node[0].op_type, body.node[0].input[:] = "Gather", ["x", "zero"]
+    calls = [{"x": floats(rows, 3)} for rows in (least, 4, 7)]
+    graph = agrees(proto, *calls, dims={"n": (least, 8)})
+    assert ops.SCAN in operations(graph) and ops.WHILE not in operations(graph)
+    assert not graph.measured
+    compiled(graph, *calls)
+
+
+NOT_DERIVED = {
+    "data": "i1 = Add (i0, one)  again_ = ReduceSum <keepdims: int = 0> (a1)  k = Abs (again_)  again = Less (k, far)",
+    "a counter that data moves": (
+        "big = ReduceMax <keepdims: int = 0> (row)  b = Cast <to: int = 6> (big)  t = Mul (b, zero)  u = Add (t, one)"
+        "  i1 = Add (i0, u)  again = Less (i1, c0)"
+    ),
+    "data or a bound": (
+        "i1 = Add (i0, one)  k = ReduceSum <keepdims: int = 0> (a1)  a = Less (k, far)  l = Less (i1, c0)"
+        "  m = And (a, l)  again = Identity (m)"
+    ),
+    "a counter that doubles": "e = Add (i0, i0)  i1 = Add (e, one)  again = Less (i1, c0)",
+}
+
+
+@pytest.mark.parametrize("case", NOT_DERIVED)
+def test_rounds_that_data_decides_stay_a_loop(case: str) -> None:
+    proto = parsed(while_(NOT_DERIVED[case], "far = Constant <value: tensor = float {2.5}> ()", keep=""))
+    if case == "data":
+        proto.graph.node[-1].attribute[0].g.node[0].input[1] = "zero"
+    calls = [{"x": np.abs(floats(rows, 3)) + 0.5} for rows in (3, 7)]
+    graph = agrees(proto, *calls, dims={"n": (3, 8), "y_count": (0, 64)})
+    assert ops.WHILE in operations(graph)
+    compiled(graph, *calls)
+
+
+def test_loops_of_equally_many_rounds_fit_together() -> None:
+    """A sum of two loops' outputs: nothing but their conditions says that they are equally long."""
+    loop = """
+        i{k}, y{k} = Loop (, go, zero) <body: graph = round{k} (int64 number, bool before, int32 i0) =>
+            (bool again, int32 i1, float[3] o)
+          {{ row = Gather ({x}, i0)  o = Exp (row)  i1 = Add (i0, one)  again = Less (i1, count) }}>
+    """
+    proto = parsed(f"""
+        test (float[n, 3] x) => (float[m, 3] y) {{
+          zero = Constant <value: tensor = int32 {{0}}> ()  one = Constant <value: tensor = int32 {{1}}> ()
+          s = Shape <start: int = 0, end: int = 1> (x)  scalar = Squeeze (s)  count = Cast <to: int = 6> (scalar)
+          go = Less (zero, count)  w = Neg (x)  {loop.format(k=1, x="x")}  {loop.format(k=2, x="w")}  y = Add (y1, y2)
+        }}
+    """)
+    calls = [{"x": floats(rows, 3)} for rows in (1, 5)]
+    graph = agrees(proto, *calls, dims={"n": (1, 8)})
+    assert [str(size) for size in graph.outputs[0][1].shape] == ["n", "3"]
+    compiled(graph, *calls)
+
+
 # ---- Scan ------------------------------------------------------------------------------------------------------------
 
 DIRECTIONS: Sequence[tuple[str, tuple[int, ...]]] = [

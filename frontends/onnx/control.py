@@ -30,7 +30,7 @@ from luminal.core.movement import flip, permute, reshape
 from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx import sequences
-from luminal.frontends.onnx.registry import Call, Maps, exactly, undecided, wrap_axis
+from luminal.frontends.onnx.registry import Call, Maps, deciders, exactly, undecided, wrap_axis
 from luminal.frontends.onnx.sequences import Growing, Held, Nothing, Read, Stacked, Tensors, is_sequence
 
 SPELLED_OUT = 64  # iterations of a loop whose body is repeated where it cannot be a loop
@@ -70,9 +70,13 @@ def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     if isinstance(taken, int):
         return run(branches[0] if taken else branches[1], [])
     try:
-        return _joined(call, branches, run)
-    except _Unlike:
-        return _joined(call, branches, run, stacking=True)
+        try:
+            return _joined(call, branches, run)
+        except _Unlike:
+            return _joined(call, branches, run, stacking=True)
+    except LuminalError as error:  # the branch that is taken may be one that can be compiled
+        error.deciding = error.deciding or deciders(condition)
+        raise
 
 
 class _Unlike(Exception):
@@ -280,8 +284,15 @@ def _asking(body: _Body, limit: Int | None) -> list[Held]:
         return [_scalar(again), *following], [*(rows[k] for k in wanted), *rows[put_out:]]
 
     start = [_TRUE if keep is None else _scalar(keep), *_tensors(body.carried)]
-    room = _room(call, limit, name) if named else 0
-    (_, *last), stacked = collect(holds, step, start, room, name)
+
+    def room() -> Int:
+        return _room(call, limit, name) if named else 0
+
+    try:
+        (_, *last), stacked = collect(holds, step, start, room, name)
+    except (LuminalError, Unfinished):
+        room()  # a number of rounds that is missing is said first: with it, the body may be another
+        raise
     rows: dict[int, Node] = dict(zip(wanted, stacked, strict=False))
     return body.results(last, [*(rows.get(k) for k in range(put_out)), *stacked[len(wanted) :]])
 

@@ -19,7 +19,7 @@ import onnx
 from luminal.core import ir, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError
+from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError, decided_by
 from luminal.core.facts import Facts, ImpliedBound, ImpliedRelation
 from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
@@ -29,6 +29,7 @@ from luminal.frontends.onnx import control, functions, gradient, operators, sequ
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.inputs import names as input_names
+from luminal.frontends.onnx.inputs import sizes as input_sizes
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, Maps, exactly
@@ -69,7 +70,9 @@ def load(
     if len(importer.faults) < len(importer.unsupported):
         raise UnsupportedError("the model uses operators in ways that luminal does not support:", importer.unsupported)
     if importer.faults:
-        raise importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
+        error = importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
+        error.deciding = decided_by(importer.unsupported)
+        raise error
     return graph
 
 
@@ -80,6 +83,11 @@ def declared_names(
     proto, _ = read(model)
     found, sizes = input_names(_declared(proto), dims or {})
     return found, [*sizes, *_counts(proto)]
+
+
+def sizes(model: Source, dims: Bounds | None, shapes: Mapping[str, Sequence[int]]) -> Mapping[str, int]:
+    """The sizes, of those that ``dims`` does not declare, that inputs of these shapes have."""
+    return input_sizes(_declared(read(model)[0]), dims or {}, shapes)
 
 
 def unsupported(
@@ -249,7 +257,8 @@ class _Importer:
             with originating(self._origins, own):
                 results = self._apply(node, inputs, scope, opset, own)
         except UnsupportedError as error:
-            self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, str(error)))
+            place = Unsupported(own.op, own.name, _operands(inputs), own.location, str(error), error.deciding)
+            self.unsupported.append(place)
             results = [MISSING] * len(node.output)
         except LuminalError as error:
             if scope is not self._scope:  # the operator that runs this graph may take it another way
@@ -260,7 +269,8 @@ class _Importer:
             bounds = f"; with {bounds}" if bounds else ""
             self.faults.append(error.saying(f"{error}{bounds}"))
             said = f"{error.__cause__ or error}{bounds}"  # the place has the operator and its operands itself
-            self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, said))
+            place = Unsupported(own.op, own.name, _operands(inputs), own.location, said, error.deciding)
+            self.unsupported.append(place)
             results = [MISSING] * len(node.output)
         self._bind(node, scope, results)
 

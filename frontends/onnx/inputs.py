@@ -121,6 +121,21 @@ def names(declared: Sequence[onnx.ValueInfoProto], dims: Collection[str]) -> tup
     return [value.name for value in declared], list(_sizes(known))
 
 
+def sizes(
+    declared: Sequence[onnx.ValueInfoProto], dims: Collection[str], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """The sizes with names of their own, not in ``dims``, that inputs of these ``shapes`` have. A size that two inputs
+    give otherwise is that of the first."""
+    found: dict[str, int] = {}
+    for value in declared:
+        if not _without_option(value).HasField("tensor_type"):
+            continue
+        for name, size in zip(_signature(value, dims)[1], shapes.get(value.name, ()), strict=False):
+            if isinstance(name, str) and name not in dims and _formula(name) is None:
+                found.setdefault(name, size)
+    return found
+
+
 def _sizes(signatures: Iterable[tuple[DType, list[Declared]]]) -> dict[str, None]:
     """The names of sizes, and those in formulas of sizes."""
     names = [size for _, shape in signatures for size in shape if isinstance(size, str)]

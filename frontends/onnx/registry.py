@@ -26,6 +26,8 @@ from luminal.core.traverse import topological
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
 
+_FEW = 64  # numbers of an input that may decide shapes or branches
+
 AttributeType = onnx.AttributeProto.AttributeType
 
 
@@ -304,8 +306,22 @@ def _plain(value: Int, position: int, named: Mapping[sym.Var, str]) -> int:
     raise UnsupportedError(f"input {position} must be a fixed number, but it is {value}: fix it with dims={{{found}}}")
 
 
+def deciders(node: Node) -> tuple[str, ...]:
+    """The inputs that ``node`` is computed from, where they may be given when a model is compiled: each is of a few
+    numbers, as a rate or a shape is; none where one is data, or belongs to a loop."""
+    sources = [n for n in topological([node]) if n.op is ops.INPUT]
+    small = all(isinstance(n.size, int) and n.size <= _FEW and not n.attr.name.startswith(MARK) for n in sources)
+    return tuple(n.attr.name for n in sources) if small else ()
+
+
 def undecided(node: Node, position: int) -> LuminalError:
     """The error for an input at ``position`` that must be known when the model is compiled, and is not."""
+    error = _undecided(node, position)
+    error.deciding = deciders(node)
+    return error
+
+
+def _undecided(node: Node, position: int) -> LuminalError:
     sources = [n.attr.name for n in topological([node]) if n.op is ops.INPUT]
     if not sources:
         return ShapeError(
