@@ -61,10 +61,10 @@ def compile(
     functional ATen operators, as ``make_fx`` makes it, which is taken as it is); without them it is compiled at its
     first call, and again only when types, ranks or undeclared sizes change. So is an ONNX model of which inputs of a
     few numbers decide shapes or branches, if ``constants`` does not fix them: for each of their values. A mapping of
-    names to such models makes one library with an entry for each, which share their weights and states: ``inputs`` are then a
-    mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds for the
-    entries that have it; under the name of an entry, they may have a mapping for it alone, and so may ``weights`` and
-    ``winograd``.
+    names to such models makes one library with an entry for each, which share their weights and states: ``inputs`` are
+    then a mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds
+    for the entries that have it; under the name of an entry, they may have a mapping for it alone, and so may
+    ``weights`` and ``winograd``.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
