@@ -81,7 +81,7 @@ class Failure(Enum):
 
     INDEX = "an index is out of range"
     SINGULAR = "a matrix is singular, or not positive definite"
-    ROOM = "a loop makes more rounds than there is room for"
+    ROOM = "a loop makes more rounds than there is room for, or a range more numbers"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from luminal.core.movement import flip, permute, reshape
 from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx import sequences
-from luminal.frontends.onnx.registry import Call, Maps, deciders, exactly, undecided, wrap_axis
+from luminal.frontends.onnx.registry import Call, Maps, counted, deciders, exactly, undecided, wrap_axis
 from luminal.frontends.onnx.sequences import Growing, Held, Nothing, Read, Stacked, Tensors, is_sequence
 
 SPELLED_OUT = 64  # iterations of a loop whose body is repeated where it cannot be a loop
@@ -257,15 +257,10 @@ def _counted(body: _Body, trips: Int) -> list[Held]:
     return body.results(*scan(step, _tensors(body.carried), [iota(trips)]))
 
 
-def _count(output: str) -> str:
-    """The name of the number of a loop's rounds, after its first output that grows with them."""
-    return f"{output}_count"
-
-
 def counts(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """All names that numbers of rounds of loops among ``nodes`` may get."""
-    loops = [node for node in nodes if node.op_type == "Loop"]
-    return {_count(output) for node in loops for output in (*node.output, "rounds")}
+    """All names that numbers of rounds of loops, and of the elements of ranges, among ``nodes`` may get."""
+    those = [node for node in nodes if node.op_type in ("Loop", "Range")]
+    return {counted(output) for node in those for output in (*node.output, "rounds")}
 
 
 def _asking(body: _Body, limit: Int | None) -> list[Held]:
@@ -274,7 +269,7 @@ def _asking(body: _Body, limit: Int | None) -> list[Held]:
     put_out = len(body.graph.output) - 1 - count
     wanted = [k for k in range(put_out) if call.wants(count + k)]
     named = [*(count + k for k in wanted), *body.growing]
-    name = _count(next((call.outputs[k] for k in named if call.wants(k)), "rounds"))
+    name = counted(next((call.outputs[k] for k in named if call.wants(k)), "rounds"))
 
     def holds(number: Node, carried: Sequence[Node]) -> Node:
         return carried[0] if trips is None else carried[0] & (number < _scalar(trips))
@@ -299,9 +294,9 @@ def _asking(body: _Body, limit: Int | None) -> list[Held]:
 
 def _room(call: Call, limit: Int | None, name: str) -> Int:
     """For how many iterations there is room in outputs along an axis that is called ``name``."""
-    trips, declared = call.get(0), call.most(name)
+    trips, declared = call.get(0), call.bounds(name)
     if declared is not None:
-        return declared
+        return declared.high
     if limit is None and trips is not None:
         limit = symval.most(trips)
     if limit is None or (isinstance(limit, int) and limit > limits.TABLE):

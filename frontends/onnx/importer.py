@@ -51,7 +51,8 @@ def load(
     both inclusive, with a step after them (``(32, 640, 32)``), or fixes them with an int; a size without bounds is
     taken to be 1 to 1024, or to what the model's own tables allow (a position embedding of 512 rows). Sizes that the
     operators need to be equal, or to be multiples of a number, are taken to be that (``Graph.relations``). Under
-    ``output_count`` stands how many rounds a loop with that output may make where data decides it. ``constants`` fixes
+    ``output_count`` stands how many rounds a loop with that output may make, or how many numbers a range may have,
+    where data decides it. ``constants`` fixes
     inputs by name: an input whose value decides axes or shapes must be given there. An output that is a sequence
     becomes one for each tensor, ``output_0`` and so on, or one with all of them along a first axis where a run decides
     how many there are; a sequence of maps, as classifiers have it, is the tensor of the maps' numbers, and
@@ -292,7 +293,7 @@ class _Importer:
             self._files,
             self.inputs.sizes.assumed,
             self._random,
-            self.inputs.most,
+            self.inputs.bounds,
             self.inputs.sizes.named,
         )
         if gradient.is_gradient(node):

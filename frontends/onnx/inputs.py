@@ -59,9 +59,9 @@ class Inputs:
         for name, (dtype, shape) in known.items():
             self.nodes[name] = fixed[name] if name in fixed else ir.input_(name, self._shape(name, shape), dtype)
 
-    def most(self, name: str) -> int | None:
-        """The upper bound that the user declares for a size that data decides."""
-        return self.sizes.declared[name].high if name in self.sizes.declared else None
+    def bounds(self, name: str) -> Range | None:
+        """What the user declares for a size that data decides."""
+        return self.sizes.declared.get(name)
 
     def _constant(self, name: str, value: Any, dtype: DType, shape: Sequence[Declared]) -> Node:
         array = np.asarray(value)

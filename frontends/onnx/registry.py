@@ -18,6 +18,7 @@ from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
+from luminal.core.facts import Range
 from luminal.core.ir import Node
 from luminal.core.movement import reshape
 from luminal.core.structured import MARK
@@ -88,8 +89,8 @@ class Call:
     ``inputs`` holds None for an optional input that is left out; ``outputs`` are the names of the values that the model
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
-    bounds nobody declared, ``random`` the draws of the model; ``most`` gives the upper bound that is declared for a
-    size that data decides, by its name; ``named`` has the file's names of symbolic sizes.
+    bounds nobody declared, ``random`` the draws of the model; ``bounds`` gives what is declared for a size that data
+    decides, by its name; ``named`` has the file's names of symbolic sizes.
     """
 
     op: str
@@ -100,7 +101,7 @@ class Call:
     files: ExternalFiles
     assumed: frozenset[sym.Var] = frozenset()
     random: Random = field(default_factory=Random)
-    most: Callable[[str], int | None] = lambda _: None
+    bounds: Callable[[str], Range | None] = lambda _: None
     named: Mapping[sym.Var, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
@@ -304,6 +305,12 @@ def _plain(value: Int, position: int, named: Mapping[sym.Var, str]) -> int:
     names = sorted(named.get(size, size.name) for size in sym.variables(value))
     found = ", ".join(f"{name!r}: SIZE" for name in names)
     raise UnsupportedError(f"input {position} must be a fixed number, but it is {value}: fix it with dims={{{found}}}")
+
+
+def counted(output: str) -> str:
+    """The name of a size that a run finds: of a loop's rounds, after its first output that grows with them, and of a
+    range."""
+    return f"{output}_count"
 
 
 def deciders(node: Node) -> tuple[str, ...]:
