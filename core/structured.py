@@ -77,16 +77,16 @@ def collect(
     condition: Callable[[Node, Sequence[Node]], Node],
     step: Callable[[Node, Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
     first: Sequence[Node],
-    room: Callable[[], Int] = lambda: 0,
+    room: Int | Callable[[], Int] = 0,
     name: str = "rounds",
 ) -> tuple[list[Node], list[Node]]:
     """A while loop with outputs. ``condition`` and ``step`` get the number of the round (int64, from 0), then the
     carries; ``step`` returns the next carries and its outputs.
 
     Returns the last carries, and the outputs stacked along a new first axis, whose length is the measured size
-    ``name``. Memory is reserved for as many rounds as ``room`` gives: a run that takes more fails. But where the number
-    of rounds follows from the condition (see ``core.rounds``), the loop is a scan over them. Raises as ``while_loop``
-    does, and ShapeError if ``room`` has no upper bound.
+    ``name``. Memory is reserved for ``room`` rounds, or as many as it gives: a run that takes more fails. But where the
+    number of rounds follows from the condition (see ``core.rounds``), the loop is a scan over them. Raises as
+    ``while_loop`` does, and ShapeError if ``room`` has no upper bound.
     """
     zero = ir.constant(0, i64)
     with _parameters() as parameter:
@@ -103,7 +103,7 @@ def collect(
         trips = rounds.counted(holds, number, carries, first, following)
         if trips is not None:
             return _counted(trips, number, carries, first, following, put_out)
-    kept = room()
+    kept = room() if callable(room) else room
     most = sym.upper(kept)
     if most is None:
         raise ShapeError(f"While: expected room for a known number of rounds, found {kept}")
