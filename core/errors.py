@@ -139,6 +139,10 @@ class ShapeError(LuminalError):
         self.unequal = tuple(unequal)
 
 
+class RankError(ShapeError):
+    """Two branches of a model have results of different ranks."""
+
+
 class DTypeError(LuminalError):
     """Operand element types do not fit the operation."""
 

@@ -81,6 +81,7 @@ class Failure(Enum):
 
     INDEX = "an index is out of range"
     SINGULAR = "a matrix is singular, or not positive definite"
+    BRANCH = "a branch is taken that does not fit what follows it"
     ROOM = "a loop makes more rounds than there is room for, or a range more numbers"
 
 

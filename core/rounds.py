@@ -13,7 +13,7 @@ from luminal.core.symbolic import Expr, Int, Var
 MOST = 1 << 23  # rounds: up to here every counter is exact in float32, in which exporters compare them
 
 _ROUND = Var("round", 0, MOST)
-_FOREVER = Var("forever", 0, None)
+_FOREVER = Var("forever", 0, MOST)
 
 
 def counted(
@@ -41,11 +41,11 @@ def counted(
             before[carry] = start, after
     terms: list[Int] = []
     for part in _conjunction(holds):
-        start, after = before.get(_one(part), (None, None))
-        if start is None or after is None:
+        carried = before.get(_one(part))
+        if carried is None:
             found = _first_false(part, known)
         else:
-            found = _through_carry(start, _conjunction(after), known)
+            found = _through_carry(carried[0], _conjunction(carried[1]), known)
         if found is None:
             return None
         if found is not _NEVER:

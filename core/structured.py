@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 from luminal.core import ir, ops, rounds, traverse
 from luminal.core import symbolic as sym
-from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
+from luminal.core.errors import DTypeError, RankError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import pad, reshape, slice_
 from luminal.core.relations import unequal
@@ -158,14 +158,18 @@ def _repeated(
 
 
 def cond(
-    condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]], name: str = "branch"
+    condition: Node,
+    then: Callable[[], Sequence[Node]],
+    other: Callable[[], Sequence[Node]],
+    name: str = "branch",
+    before: Collection[Node] = (),
 ) -> list[Node]:
     """The results of ``then`` if ``condition`` (a bool scalar) holds, else those of ``other``; only one of them is
-    computed.
+    computed, but for nodes that are there ``before`` and that they build again.
 
     If an axis differs in size between ``then`` and ``other``, memory is reserved for the larger, and the size is
-    measured as ``name`` (numbered if there are several). Raises ShapeError if the branches' results differ in rank, or
-    such a size has no upper bound; DTypeError if they differ in type.
+    measured as ``name`` (numbered if there are several). Raises RankError if the branches' results differ in rank,
+    ShapeError if such a size has no upper bound, DTypeError if they differ in type.
     """
     _check_condition("Cond", condition)
     with _parameters() as parameter:
@@ -174,6 +178,7 @@ def cond(
                 yes = list(then())
             with ir.measuring_inside() as inside_no:
                 no = list(other())
+            built.difference_update(before)
             _check_branches(yes, no)
             rows = [tuple(zip(x.shape, y.shape, strict=True)) for x, y in zip(yes, no, strict=True)]
             unlike = list(dict.fromkeys((a, b) for row in rows for a, b in row if a != b))
@@ -207,7 +212,7 @@ def _check_branches(yes: Sequence[Node], no: Sequence[Node]) -> None:
         raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
     for number, (a, b) in enumerate(zip(yes, no, strict=True)):
         if a.rank != b.rank:
-            raise ShapeError(
+            raise RankError(
                 f"Cond: expected result {number} to have as many axes in both branches, found shape {list(a.shape)} "
                 f"where the condition holds, else {list(b.shape)}; reshape one of them, or fix when compiling what the "
                 "condition depends on"

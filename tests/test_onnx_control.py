@@ -14,6 +14,8 @@ from luminal.core.errors import DTypeError, InputError, LuminalError, ModelError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.frontends.onnx import importer
+from luminal.module import Module
+from luminal.runtime.loader import LibraryError
 from tests import onnx_models as models
 from tests import onnx_suite
 from tests.onnx_models import floats
@@ -876,3 +878,91 @@ def test_compiled_cases_pass() -> None:
         test_scan9_multi_state test_range_int32_type_negative_delta_expanded
         test_sequence_map_add_2_sequences_expanded test_linear_attention_gated_delta_gqa"""
     onnx_suite.check_compiled(names.split())
+
+
+# ---- If with branches of different ranks -----------------------------------------------------------------------------
+
+
+def ranks(follow: str, then: str = "Unsqueeze (p, one)", other: str = "Neg (p)", inside: str = "") -> onnx.ModelProto:
+    """Branches of three and of two axes, and what ``follow``s them; ``p`` is computed before."""
+    return parsed(f"""
+        test (float[n, 4] x) => (float[m] y) {{
+          zero = Constant <value: tensor = float {{0}}> ()  one = Constant <value: tensor = int64[1] {{1}}> ()
+          flat = Constant <value: tensor = int64[1] {{-1}}> ()  p = Exp (x)  s = ReduceSum <keepdims: int = 0> (x)
+          c = Greater (s, zero)  {inside}
+          a = If (c) <then_branch: graph = yes () => (float[i, j, k] q) {{ q = {then} }},
+                      else_branch: graph = no () => (float[i, j] q) {{ q = {other} }}>
+          {follow}
+        }}
+    """)
+
+
+SIGNS = [{"x": np.abs(floats(3, 4))}, {"x": -np.abs(floats(5, 4))}]
+FOLLOWS = {
+    "one result": "b = Mul (a, a)  y = Reshape (b, flat)",
+    "sizes that differ": "b = Concat <axis: int = 1> (a, a)  t = Relu (b)  y = Reshape (t, flat)",
+    "a shape of another rank": "z = Shape (a)  y = Cast <to: int = 1> (z)",
+    "found sizes": "b = Relu (a)  r = Reshape (b, flat)  y = Compress <axis: int = 0> (r, e)",
+    "two of them": """
+        d = If (c) <then_branch: graph = t2 () => (float[i] q) { q = ReduceSum <keepdims: int = 0> (a, one) },
+                    else_branch: graph = e2 () => (float[i] q) { q = Unsqueeze (a, one) }>
+        y = Reshape (d, flat)
+    """,
+}
+
+
+@pytest.mark.parametrize("case", FOLLOWS)
+def test_branches_of_different_ranks(case: str) -> None:
+    follow = FOLLOWS[case]
+    if case == "found sizes":  # what is computed before has a size that data decides, which each branch reads
+        follow = "w = NonZero (x)  e = ConstantOfShape <value: tensor = bool[1] {1}> (four)" + follow
+        follow = follow.replace("e = ", "four = Constant <value: tensor = int64[1] {4}> ()  e = ")
+    graph = agrees(ranks(follow), *SIGNS, dims={"n": (1, 8)})
+    assert ops.COND in operations(graph)
+    compiled(graph, *SIGNS)
+
+
+def test_branches_of_different_ranks_in_a_loop() -> None:
+    proto = parsed("""
+        test (float[n, 4] x) => (float[4] y) {
+          zero = Constant <value: tensor = float {0}> ()  none = Constant <value: tensor = float[4] {0, 0, 0, 0}> ()
+          rows = Constant <value: tensor = int64[1] {0}> ()  t = Shape <end: int = 1> (x)  k = Squeeze (t)
+          y = Loop (k, , none) <body: graph = round (int64 i, bool go, float[4] c0) => (bool again, float[4] after) {
+            again = Identity (go)  row = Gather (x, i)  s = ReduceSum <keepdims: int = 0> (row)  c = Greater (s, zero)
+            a = If (c) <then_branch: graph = yes () => (float[1, 4] q) { q = Unsqueeze (row, rows) },
+                        else_branch: graph = no () => (float[4] q) { q = Neg (row) }>
+            b = Mul (a, a)  e = Squeeze (b)  after = Add (c0, e)
+          }>
+        }
+    """)
+    calls = [{"x": floats(rows, 4)} for rows in (1, 6)]
+    graph = agrees(proto, *calls, dims={"n": (1, 8)})
+    assert ops.SCAN in operations(graph)
+    compiled(graph, *calls)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_run_fails_where_what_follows_does_not_fit_the_branch(swapped: bool) -> None:
+    """Three axes by two are no product of matrices with those that follow."""
+    follow = "w = Constant <value: tensor = float[4] {1, 2, 3, 4}> ()  z = Transpose <perm: ints = [1, 0]> (a)"
+    proto = ranks(f"{follow}  y = MatMul (w, z)")
+    if swapped:
+        node = proto.graph.node[6]
+        first, second = node.attribute
+        first.name, second.name = second.name, first.name
+    fits, other = SIGNS[::-1] if not swapped else SIGNS
+    graph = agrees(proto, fits, dims={"n": (1, 8)})
+    module = luminal.compile(graph)
+    assert isinstance(module, Module)
+    models.assert_close(list(module.run(fits).values()), models.by_onnxruntime(proto, fits))
+    for run in (lambda: models.run(graph, other), lambda: module.run(other)):
+        with pytest.raises((InputError, LibraryError), match="a branch is taken that does not fit what follows it"):
+            run()
+
+
+def test_ranks_that_differ_to_the_end() -> None:
+    with pytest.raises(ShapeError, match=r"expected result 0 to have as many axes in both branches"):
+        importer.load(ranks("y = Relu (a)"), dims={"n": (1, 8)})
+    neither = "z = Transpose <perm: ints = [0, 1, 2, 3]> (a)  y = Reshape (z, flat)"
+    with pytest.raises(LuminalError, match="Transpose"):
+        importer.load(ranks(neither), dims={"n": (1, 8)})

@@ -90,7 +90,8 @@ class Call:
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
     bounds nobody declared, ``random`` the draws of the model; ``bounds`` gives what is declared for a size that data
-    decides, by its name; ``named`` has the file's names of symbolic sizes.
+    decides, by its name; ``named`` has the file's names of symbolic sizes. ``taken`` is the value of an ``If``'s
+    condition in what is imported now, where that is one of two imports.
     """
 
     op: str
@@ -103,6 +104,7 @@ class Call:
     random: Random = field(default_factory=Random)
     bounds: Callable[[str], Range | None] = lambda _: None
     named: Mapping[sym.Var, str] = field(default_factory=dict)
+    taken: bool | None = None
     _read: set[str] = field(default_factory=set)
 
     # ---- inputs

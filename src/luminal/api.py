@@ -157,7 +157,7 @@ def options(
 def _sizes(model: Any, dims: Dims | None) -> Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, int]]:
     """The sizes of a call of an ONNX model that ``dims`` does not declare, by the shapes of its inputs."""
     _, importer, program = front_end(model)
-    return lambda shapes: importer.sizes(program, dims, shapes)  # type: ignore[no-any-return]
+    return lambda shapes: importer.sizes(program, dims, shapes)
 
 
 def _names(model: Any) -> Collection[str]:
