@@ -131,6 +131,8 @@ def test_one_library_needs_the_value(tmp_path: Path) -> None:
     module = specialised(parsed(RATES))
     with pytest.raises(ShapeError, match=r"If 'y'.*as many axes in both branches"):
         module.export(tmp_path / "build")
+    with pytest.raises(ShapeError, match=r"constants=\{'rate': array\} or --constant rate=FILE\.npy"):
+        module.export(tmp_path / "build")
     onnx.save(parsed(RATES), tmp_path / "rates.onnx")
     done = CliRunner().invoke(cli.app, ["compile", str(tmp_path / "rates.onnx"), "-o", str(tmp_path / "build")])
     assert isinstance(done.exception, ShapeError) or "as many axes" in done.output

@@ -128,7 +128,14 @@ class PerValue(Specialised):
         return module.run({name: arguments[name] for name in module.input_names})
 
     def export(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise self.reason
+        if "constants=" in str(self.reason):
+            raise self.reason
+        values = ", ".join(f"{name!r}: array" for name in self.deciding)
+        options = " ".join(f"--constant {name}=FILE.npy" for name in self.deciding)
+        raise self.reason.saying(
+            f"{self.reason}\nIf that does not hold for the values of {', '.join(map(repr, self.deciding))} that you "
+            f"use, give them when compiling, constants={{{values}}} or {options}; and sizes, if they depend on them"
+        ) from self.reason
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         return {argument.path: argument.value for argument in structure.bind({}, self._names, args, kwargs)}
