@@ -53,8 +53,9 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Compared:
     given = shipped.drawn(file, path)
     session = _session(path, threads)
     try:
-        fixed = {key: given[key] for key in file.constants}
-        module = luminal.compile(path, dims=file.dims, constants=fixed, threads=threads, progress=display.report)
+        module = luminal.compile(path, dims=file.dims, threads=threads, progress=display.report)
+        if isinstance(module, luminal.Specialised):
+            module = module.module(**given)
     except LuminalError as refusal:
         return Compared(threads, refused=str(refusal))
     assert isinstance(module, Module)

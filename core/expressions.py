@@ -485,6 +485,19 @@ def _same_quotient(value: Int, den: Int) -> int | None:
     return 0 if _is_digit(value, den) else None
 
 
+def _whole(num: Int, den: Int) -> Int | None:
+    """``num // den``, where that is a sum of terms since what is left of every coefficient adds up to nothing, as
+    ``201*n // 100`` is ``2*n`` for ``n < 100``; else None."""
+    if not isinstance(den, int) or isinstance(num, int):
+        return None
+    parts = [(monomial, coefficient // den) for monomial, coefficient in num.terms]
+    if not any(times for _, times in parts):
+        return None
+    whole = normal([(monomial, times) for monomial, times in parts if times])
+    same = _same_quotient(num - whole * den, den)
+    return None if same is None else whole + same
+
+
 @lru_cache(maxsize=1 << 16)
 def floordiv(num: Int, den: Int) -> Int:
     """``floor(num / den)`` for ``den > 0``; 0 for ``den == 0``: an axis of extent 0 has no positions to number."""
@@ -500,6 +513,9 @@ def floordiv(num: Int, den: Int) -> Int:
         return quotient + same
     if quotient != 0:
         return quotient + floordiv(rest, den)
+    whole = _whole(num, den)
+    if whole is not None:
+        return whole
     common = _common(num, den)
     if common is not None and common[0] != den:
         return floordiv(common[1], floordiv(den, common[0]))
@@ -522,6 +538,9 @@ def mod(num: Int, den: Int) -> Int:
     same = _same_quotient(rest, den)
     if same is not None:
         return rest - den * same
+    whole = _whole(rest, den)
+    if whole is not None:
+        return rest - whole * den
     common = _common(rest, den)
     if common is not None and common[0] != den:
         g, high, low = common

@@ -108,6 +108,69 @@ def _accepts(classes: Array, states: Array, content: bytes) -> bool:
     return bool(states[state, 0])
 
 
+def _longest(content: bytes, at: int, classes: Array, states: Array, start: int) -> int:
+    """How many bytes, from ``at`` on, the automaton accepts at the most; 0 where it accepts none."""
+    state, best = start, 0
+    for count, byte in enumerate(content[at:], 1):
+        state = int(states[state, 1 + classes[byte]])
+        if state < 0:
+            break
+        if states[state, 0]:
+            best = count
+    return best
+
+
+def _tokens(content: bytes, tables: tuple[Array, Array, Array], separating: bool, least: int) -> list[bytes]:
+    """The parts of a text: what the automaton accepts, from the left and as much as it can each time; or what lies
+    between such, for each of the automata after the other if they are ``separating``. Those of fewer characters than
+    ``least`` are left out."""
+    classes, states, starts = tables
+    parts = [content]
+    for by, start in zip(classes, starts, strict=True):
+        found: list[bytes] = []
+        for part in parts:
+            at = begin = 0
+            while at < len(part):
+                size = _longest(part, at, by, states, int(start))
+                if size and separating:
+                    found.append(part[begin:at])
+                    begin = at + size
+                elif size:
+                    found.append(part[at : at + size])
+                at += size or 1
+            if separating:
+                found.append(part[begin:])
+        parts = found
+    kept = [part for part in parts if len(part.decode()) >= max(least, 1)]
+    if len(kept) > MOST_PARTS:
+        raise InputError(f"a text of {len(kept)} tokens; expected {MOST_PARTS} at the most")
+    return kept
+
+
+def _rows_of_tokens(x: Array, classes: Array, states: Array, starts: Array, rule: Array) -> list[list[str]]:
+    """``rule`` is whether automata separate, the least characters of a token, and whether ends are marked."""
+    tables = classes.reshape(-1, 256), states.reshape(-1, int(classes.max()) + 2), starts.reshape(-1)
+    separating, least, _ = map(int, rule)
+    rows = [_tokens(each.encode(), tables, bool(separating), least) for each in texts.strings(x)]
+    return [[part.decode() for part in row] for row in rows]
+
+
+def _count_tokens(x: Array, classes: Array, states: Array, starts: Array, rule: Array, shape: tuple[int, ...]) -> Array:
+    rows = _rows_of_tokens(x, classes, states, starts, rule)
+    return np.array([len(row) for row in rows], np.int64).reshape(shape)
+
+
+def _tokenised(
+    x: Array, classes: Array, states: Array, starts: Array, rule: Array, fill: Array, shape: tuple[int, ...]
+) -> Array:
+    (behind,) = texts.strings(fill)
+    found: list[str] = []
+    for row in _rows_of_tokens(x, classes, states, starts, rule) if shape[-1] else []:
+        marked = ["\x02", *row, "\x03"] if rule[2] else row
+        found += [*marked, *[behind] * (shape[-1] - len(marked))]
+    return texts.of(found, shape)
+
+
 def _parsing(dtype: DType) -> Function:
     def meaning(x: Array, shape: tuple[int, ...]) -> Array:
         return np.array([_number(each, dtype) for each in texts.strings(x)], dtype.numpy).reshape(shape)
@@ -152,6 +215,10 @@ FUNCTIONS: dict[str, Function] = {
     "split": Function((text, text, i64), text, _split, "the parts, along a new last axis, and empty texts behind them"),
     "map_characters": Function((text, i32), text, _mapped, "each character as the table maps it"),
     "match": Function((text, i32, i32), bool_, _matched, "whether the automaton accepts the bytes of each text"),
+    "count_tokens": Function((text, i32, i32, i64, i64), i64, _count_tokens,
+                             f"how many tokens each text has, unmarked; refuses more than {MOST_PARTS}"),
+    "tokens": Function((text, i32, i32, i64, i64, text), text, _tokenised,
+                       "the tokens, along a new last axis, and the last operand behind them"),
     "parse_float64": _parsing(f64),
     "parse_int64": _parsing(i64),
     "parse_uint64": _parsing(u64),

@@ -183,13 +183,14 @@ def building() -> Iterator[set[Node]]:
 
 
 Measured: TypeAlias = dict[sym.Var, "Node"]
-_measuring: ContextVar[tuple[Measured, set[str]] | None] = ContextVar("measuring", default=None)  # and names taken
+# The tables around, from the outermost, and the names that are taken.
+_measuring: ContextVar[tuple[tuple[Measured, ...], set[str]] | None] = ContextVar("measuring", default=None)
 
 
 @contextmanager
 def measuring(table: Measured, taken: Iterable[str] = ()) -> Iterator[None]:
     """Adds the sizes that ``measure`` makes inside the block to ``table``; none gets a name that is ``taken``."""
-    token = _measuring.set((table, {*taken, *(size.name for size in table)}))
+    token = _measuring.set(((table,), {*taken, *(size.name for size in table)}))
     try:
         yield
     finally:
@@ -201,7 +202,7 @@ def measuring_inside() -> Iterator[Measured]:
     """A new table for the sizes that ``measure`` makes inside the block, which is the body of a loop or branch."""
     table: Measured = {}
     around = _measuring.get()
-    token = _measuring.set(None if around is None else (table, around[1]))
+    token = _measuring.set(None if around is None else ((*around[0], table), around[1]))
     try:
         yield table
     finally:
@@ -217,18 +218,19 @@ def measure(count: Node, upper: int, name: str = "found", lower: int = 0) -> Int
     around = _measuring.get()
     if around is None:
         raise UnsupportedError("a size that data decides is not supported here")
-    table, taken = around
+    tables, taken = around
     if count.op is ops.CONSTANT:
         return int(count.attr.array)
-    for known, node in table.items():
-        if node is count and (known.lo, known.hi) == (lower, upper):
-            return sym.expr(known)
+    for table in tables:  # what is measured around a body is known in it
+        for known, node in table.items():
+            if node is count and (known.lo, known.hi) == (lower, upper):
+                return sym.expr(known)
     wanted, number = name, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)
     size = sym.Var(name, lower, upper)
-    table[size] = count
+    tables[-1][size] = count
     return sym.expr(size)
 
 

@@ -81,7 +81,8 @@ class Failure(Enum):
 
     INDEX = "an index is out of range"
     SINGULAR = "a matrix is singular, or not positive definite"
-    ROOM = "a loop makes more rounds than there is room for"
+    BRANCH = "a branch is taken that does not fit what follows it"
+    ROOM = "a loop makes more rounds than there is room for, or a range more numbers"
 
 
 @dataclass(frozen=True)

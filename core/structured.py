@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from luminal.core import ir, ops, traverse
+from luminal.core import ir, ops, rounds, traverse
 from luminal.core import symbolic as sym
-from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
+from luminal.core.errors import DTypeError, RankError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
-from luminal.core.movement import pad, slice_
+from luminal.core.movement import pad, reshape, slice_
 from luminal.core.relations import unequal
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import i64
@@ -77,19 +77,17 @@ def collect(
     condition: Callable[[Node, Sequence[Node]], Node],
     step: Callable[[Node, Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
     first: Sequence[Node],
-    room: Int = 0,
+    room: Int | Callable[[], Int] = 0,
     name: str = "rounds",
 ) -> tuple[list[Node], list[Node]]:
     """A while loop with outputs. ``condition`` and ``step`` get the number of the round (int64, from 0), then the
     carries; ``step`` returns the next carries and its outputs.
 
     Returns the last carries, and the outputs stacked along a new first axis, whose length is the measured size
-    ``name``. Memory is reserved for ``room`` rounds: a run that takes more fails. Raises as ``while_loop`` does, and
-    ShapeError if ``room`` has no upper bound.
+    ``name``. Memory is reserved for ``room`` rounds, or as many as it gives: a run that takes more fails. But where the
+    number of rounds follows from the condition (see ``core.rounds``), the loop is a scan over them. Raises as
+    ``while_loop`` does, and ShapeError if ``room`` has no upper bound.
     """
-    most = sym.upper(room)
-    if most is None:
-        raise ShapeError(f"While: expected room for a known number of rounds, found {room}")
     zero = ir.constant(0, i64)
     with _parameters() as parameter:
         number = parameter("round", (), zero)
@@ -99,16 +97,51 @@ def collect(
         with ir.measuring_inside() as table:
             following, put_out = step(number, carries)
         _check_results("While", put_out, table)
-        rows = [parameter(f"rows {k}", (room, *x.shape), x) for k, x in enumerate(put_out)]
-        filled = [ir.scatter(a, number, x, 0, None, ops.Failure.ROOM) for a, x in zip(rows, put_out, strict=True)]
-        empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
-        before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
-        if number not in traverse.topological([holds, *after]):
-            return _repeated(before, holds, after, start, parameter, (asked, table)), []
-        before, after, start = [number, *before], [number + 1, *after], [zero, *start]
-        count, *last = _repeated(before, holds, after, start, parameter, (asked, table))
-    rounds = ir.measure(count, most, name) if rows else 0
-    return last[: len(first)], [slice_(x, 0, 0, rounds) for x in last[len(first) :]]
+        _check_condition("While", holds)
+        _check_carries("While", carries, following)
+    if not asked and not table:
+        trips = rounds.counted(holds, number, carries, first, following)
+        if trips is not None:
+            return _counted(trips, number, carries, first, following, put_out)
+    kept = room() if callable(room) else room
+    most = sym.upper(kept)
+    if most is None:
+        raise ShapeError(f"While: expected room for a known number of rounds, found {kept}")
+    rows = [parameter(f"rows {k}", (kept, *x.shape), x) for k, x in enumerate(put_out)]
+    filled = [ir.scatter(a, number, x, 0, None, ops.Failure.ROOM) for a, x in zip(rows, put_out, strict=True)]
+    empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
+    before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
+    if number not in traverse.topological([holds, *after]):
+        return _repeated(before, holds, after, start, parameter, (asked, table)), []
+    before, after, start = [number, *before], [number + 1, *after], [zero, *start]
+    count, *last = _repeated(before, holds, after, start, parameter, (asked, table))
+    made = ir.measure(count, most, name) if rows else 0
+    return last[: len(first)], [slice_(x, 0, 0, made) for x in last[len(first) :]]
+
+
+def _counted(
+    trips: Int, number: Node, carries: Sequence[Node], first: Sequence[Node], following: Sequence[Node],
+    put_out: Sequence[Node],
+) -> tuple[list[Node], list[Node]]:  # fmt: skip
+    """The results of a loop of so many rounds, whose body is built. A carry that each round increases by the same
+    number is computed from the number of the round, so that what depends on it alone depends on no other round."""
+    steps = [
+        rounds.progression(carry, start, after) if carry.dtype.is_integer and carry.size == 1 else None
+        for carry, start, after in zip(carries, first, following, strict=True)
+    ]
+
+    def step(given: Sequence[Node], elements: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (at,) = elements
+        by = {number: at}
+        for carry, value, line in zip(carries, given, steps, strict=True):
+            by[carry] = value
+            if line is not None:
+                start, by_round = line
+                by[carry] = reshape(ir.cast(ir.dim(start) + at * by_round, carry.dtype), carry.shape)
+        results = traverse.substitute([*following, *put_out], by)
+        return results[: len(carries)], results[len(carries) :]
+
+    return scan(step, first, [ir.iota(trips)])
 
 
 def _repeated(
@@ -116,8 +149,6 @@ def _repeated(
     tables: Sequence[ir.Measured],
 ) -> list[Node]:  # fmt: skip
     """The results of a while loop whose bodies are built, over its ``carries``."""
-    _check_condition("While", condition)
-    _check_carries("While", carries, following)
     operands, shared, ((asked,), body), measured = _closed([[condition], following], tables, carries, parameter)
     inputs = (*first, *operands)
     return [
@@ -127,14 +158,18 @@ def _repeated(
 
 
 def cond(
-    condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]], name: str = "branch"
+    condition: Node,
+    then: Callable[[], Sequence[Node]],
+    other: Callable[[], Sequence[Node]],
+    name: str = "branch",
+    before: Collection[Node] = (),
 ) -> list[Node]:
     """The results of ``then`` if ``condition`` (a bool scalar) holds, else those of ``other``; only one of them is
-    computed.
+    computed, but for nodes that are there ``before`` and that they build again.
 
     If an axis differs in size between ``then`` and ``other``, memory is reserved for the larger, and the size is
-    measured as ``name`` (numbered if there are several). Raises ShapeError if the branches' results differ in rank, or
-    such a size has no upper bound; DTypeError if they differ in type.
+    measured as ``name`` (numbered if there are several). Raises RankError if the branches' results differ in rank,
+    ShapeError if such a size has no upper bound, DTypeError if they differ in type.
     """
     _check_condition("Cond", condition)
     with _parameters() as parameter:
@@ -143,6 +178,7 @@ def cond(
                 yes = list(then())
             with ir.measuring_inside() as inside_no:
                 no = list(other())
+            built.difference_update(before)
             _check_branches(yes, no)
             rows = [tuple(zip(x.shape, y.shape, strict=True)) for x, y in zip(yes, no, strict=True)]
             unlike = list(dict.fromkeys((a, b) for row in rows for a, b in row if a != b))
@@ -176,7 +212,7 @@ def _check_branches(yes: Sequence[Node], no: Sequence[Node]) -> None:
         raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
     for number, (a, b) in enumerate(zip(yes, no, strict=True)):
         if a.rank != b.rank:
-            raise ShapeError(
+            raise RankError(
                 f"Cond: expected result {number} to have as many axes in both branches, found shape {list(a.shape)} "
                 f"where the condition holds, else {list(b.shape)}; reshape one of them, or fix when compiling what the "
                 "condition depends on"

@@ -47,6 +47,14 @@ def repeated(f: Any, x: Any, n: Any) -> Any:
     )
 
 
+def rows(f: Any, x: Any) -> Any:
+    """As many rounds as there are rows, by a counter."""
+    return while_loop(
+        lambda i, y: i < x.shape[0], lambda i, y: (i + 1, f(y).tanh() * (i + 1)),
+        (torch.zeros((), dtype=torch.int64), x[0] * 1),
+    )  # fmt: skip
+
+
 def branch_in_loop(f: Any, x: Any, n: Any) -> Any:
     def body(i: Any, x: Any) -> Any:
         return i + 1, torch.cond((i % 2 == 0).reshape(()), lambda x: f(x), lambda x: x - 1, (x,))
@@ -70,6 +78,7 @@ def other_sizes(f: Any, x: Any, p: Any) -> Any:
 MODELS: dict[str, tuple[Any, list[tuple[torch.Tensor, ...]], ops.Op | None]] = {
     "branch": (branch, [(X[0], torch.tensor([False, value])) for value in (True, False)], ops.COND),
     "loop": (repeated, [(X[0], torch.tensor(n)) for n in (0, 1, 4)], ops.WHILE),
+    "loop that a counter ends": (rows, [(X[0],)], ops.SCAN),
     "branch in a loop": (branch_in_loop, [(X[0], torch.tensor(n)) for n in (1, 4)], ops.WHILE),
     "scan": (recurrence, [(X, X[0])], ops.SCAN),
     "scan backwards": (backwards, [(X, X[:, 0].contiguous())], ops.SCAN),

@@ -16,9 +16,9 @@ from torch import nn
 
 import luminal
 from benchmarks import zoo
-from luminal.api import Specialised
 from luminal.core.errors import InputError
 from luminal.module import Module
+from luminal.specialised import Specialised
 from tests.compiled_support import DIMS, WIDTH, Array, SmallEncoder, arguments, assert_same_bits, error
 
 TOLERANCE = 1e-5  # of the largest reference value

@@ -14,6 +14,8 @@ from luminal.core.errors import DTypeError, InputError, LuminalError, ModelError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.frontends.onnx import importer
+from luminal.module import Module
+from luminal.runtime.loader import LibraryError
 from tests import onnx_models as models
 from tests import onnx_suite
 from tests.onnx_models import floats
@@ -678,6 +680,110 @@ def test_sequences_compiled() -> None:
             models.assert_close(list(module[name].run(given).values()), models.run(graph, given))
 
 
+# ---- Loop whose number of rounds follows from its condition ----------------------------------------------------------
+
+
+def while_(body: str, before: str = "", keep: str = "go", trips: str = "", sizes: str = "float[n, 3] x") -> str:
+    """A loop as tf2onnx writes one: a counter of int32 that begins at ``zero`` and is compared with ``count``."""
+    return f"""
+        test ({sizes}) => (float[m, 3] y, float[3] last, int32 i) {{
+          none = Constant <value: tensor = float[3] {{0, 0, 0}}> ()  zero = Constant <value: tensor = int32 {{0}}> ()
+          one = Constant <value: tensor = int32 {{1}}> ()  two = Constant <value: tensor = int32 {{2}}> ()
+          s = Shape <start: int = 0, end: int = 1> (x)  scalar = Squeeze (s)  count = Cast <to: int = 6> (scalar)
+          {before}
+          i, c, last, y = Loop ({trips}, {keep}, zero, count, none) <
+            body: graph = round (int64 number, bool before, int32 i0, int32 c0, float[3] a0) =>
+                (bool again, int32 i1, int32 c0, float[3] a1, float[3] o)
+              {{ row = Gather (x, i0)  a1 = Add (a0, row)  o = Mul (a1, row)  {body} }}>
+        }}
+    """
+
+
+FLOATS = "f = Cast <to: int = 1> (i1)  g = Cast <to: int = 1> (c0)  again = Less (f, g)"
+DERIVED = {
+    "i < n, compared as floats": while_(
+        f"i1 = Add (i0, one) {FLOATS}",
+        "z = Cast <to: int = 1> (zero) n_ = Cast <to: int = 1> (count) go = Less (z, n_)",
+    ),
+    "by twos": while_("i1 = Add (i0, two)  again = Less (i1, c0)", "go = Less (zero, count)"),
+    "up to one less": while_(
+        "i1 = Add (i0, one)  m = Sub (c0, one)  again = Less (i1, m)", "d = Sub (count, one)  go = Less (zero, d)"
+    ),
+    "<=": while_("i1 = Add (i0, two)  again = LessOrEqual (i1, c0)", "d = Sub (count, one)", keep=""),
+    "not <": while_("i1 = Add (i0, one)  m = Not (again_)  again = Identity (m)", keep="").replace(
+        "m = Not", "again_ = Less (c0, i1)  m = Not"
+    ),
+    "and a limit": while_(
+        "i1 = Add (i0, one)  a = Less (i1, c0)  k = Less (i1, four)  again = And (a, k)",
+        "go = Less (zero, count)  four = Constant <value: tensor = int32 {4}> ()",
+    ),
+    "and a number of trips": while_(
+        "i1 = Add (i0, one)  again = Less (i1, c0)", "go = Less (zero, count)", trips="half"
+    ).replace("go =", "t = Constant <value: tensor = int64 {2}> ()  half = Div (scalar, t)  go ="),
+    "the last round alone is false": while_("i1 = Add (i0, one)  again = Less (i1, i0)", "", keep=""),
+}
+
+
+@pytest.mark.parametrize("case", DERIVED)
+@pytest.mark.parametrize("least", [1, 3])
+def test_rounds_that_follow_from_the_condition(case: str, least: int) -> None:
+    proto = parsed(DERIVED[case])
+    late = case in ("<=", "not <")  # these read a row that is not there where the counter ends at the number of rows
+    body = proto.graph.node[-1].attribute[0].g
+    if late:
+        body.node[0].op_type, body.node[0].input[:] = "Gather", ["x", "zero"]
+    calls = [{"x": floats(rows, 3)} for rows in (least, 4, 7)]
+    graph = agrees(proto, *calls, dims={"n": (least, 8)})
+    assert ops.SCAN in operations(graph) and ops.WHILE not in operations(graph)
+    assert not graph.measured
+    compiled(graph, *calls)
+
+
+NOT_DERIVED = {
+    "data": "i1 = Add (i0, one)  again_ = ReduceSum <keepdims: int = 0> (a1)  k = Abs (again_)  again = Less (k, far)",
+    "a counter that data moves": (
+        "big = ReduceMax <keepdims: int = 0> (row)  b = Cast <to: int = 6> (big)  t = Mul (b, zero)  u = Add (t, one)"
+        "  i1 = Add (i0, u)  again = Less (i1, c0)"
+    ),
+    "data or a bound": (
+        "i1 = Add (i0, one)  k = ReduceSum <keepdims: int = 0> (a1)  a = Less (k, far)  l = Less (i1, c0)"
+        "  m = And (a, l)  again = Identity (m)"
+    ),
+    "a counter that doubles": "e = Add (i0, i0)  i1 = Add (e, one)  again = Less (i1, c0)",
+}
+
+
+@pytest.mark.parametrize("case", NOT_DERIVED)
+def test_rounds_that_data_decides_stay_a_loop(case: str) -> None:
+    proto = parsed(while_(NOT_DERIVED[case], "far = Constant <value: tensor = float {2.5}> ()", keep=""))
+    if case == "data":
+        proto.graph.node[-1].attribute[0].g.node[0].input[1] = "zero"
+    calls = [{"x": np.abs(floats(rows, 3)) + 0.5} for rows in (3, 7)]
+    graph = agrees(proto, *calls, dims={"n": (3, 8), "y_count": (0, 64)})
+    assert ops.WHILE in operations(graph)
+    compiled(graph, *calls)
+
+
+def test_loops_of_equally_many_rounds_fit_together() -> None:
+    """A sum of two loops' outputs: nothing but their conditions says that they are equally long."""
+    loop = """
+        i{k}, y{k} = Loop (, go, zero) <body: graph = round{k} (int64 number, bool before, int32 i0) =>
+            (bool again, int32 i1, float[3] o)
+          {{ row = Gather ({x}, i0)  o = Exp (row)  i1 = Add (i0, one)  again = Less (i1, count) }}>
+    """
+    proto = parsed(f"""
+        test (float[n, 3] x) => (float[m, 3] y) {{
+          zero = Constant <value: tensor = int32 {{0}}> ()  one = Constant <value: tensor = int32 {{1}}> ()
+          s = Shape <start: int = 0, end: int = 1> (x)  scalar = Squeeze (s)  count = Cast <to: int = 6> (scalar)
+          go = Less (zero, count)  w = Neg (x)  {loop.format(k=1, x="x")}  {loop.format(k=2, x="w")}  y = Add (y1, y2)
+        }}
+    """)
+    calls = [{"x": floats(rows, 3)} for rows in (1, 5)]
+    graph = agrees(proto, *calls, dims={"n": (1, 8)})
+    assert [str(size) for size in graph.outputs[0][1].shape] == ["n", "3"]
+    compiled(graph, *calls)
+
+
 # ---- Scan ------------------------------------------------------------------------------------------------------------
 
 DIRECTIONS: Sequence[tuple[str, tuple[int, ...]]] = [
@@ -772,3 +878,91 @@ def test_compiled_cases_pass() -> None:
         test_scan9_multi_state test_range_int32_type_negative_delta_expanded
         test_sequence_map_add_2_sequences_expanded test_linear_attention_gated_delta_gqa"""
     onnx_suite.check_compiled(names.split())
+
+
+# ---- If with branches of different ranks -----------------------------------------------------------------------------
+
+
+def ranks(follow: str, then: str = "Unsqueeze (p, one)", other: str = "Neg (p)", inside: str = "") -> onnx.ModelProto:
+    """Branches of three and of two axes, and what ``follow``s them; ``p`` is computed before."""
+    return parsed(f"""
+        test (float[n, 4] x) => (float[m] y) {{
+          zero = Constant <value: tensor = float {{0}}> ()  one = Constant <value: tensor = int64[1] {{1}}> ()
+          flat = Constant <value: tensor = int64[1] {{-1}}> ()  p = Exp (x)  s = ReduceSum <keepdims: int = 0> (x)
+          c = Greater (s, zero)  {inside}
+          a = If (c) <then_branch: graph = yes () => (float[i, j, k] q) {{ q = {then} }},
+                      else_branch: graph = no () => (float[i, j] q) {{ q = {other} }}>
+          {follow}
+        }}
+    """)
+
+
+SIGNS = [{"x": np.abs(floats(3, 4))}, {"x": -np.abs(floats(5, 4))}]
+FOLLOWS = {
+    "one result": "b = Mul (a, a)  y = Reshape (b, flat)",
+    "sizes that differ": "b = Concat <axis: int = 1> (a, a)  t = Relu (b)  y = Reshape (t, flat)",
+    "a shape of another rank": "z = Shape (a)  y = Cast <to: int = 1> (z)",
+    "found sizes": "b = Relu (a)  r = Reshape (b, flat)  y = Compress <axis: int = 0> (r, e)",
+    "two of them": """
+        d = If (c) <then_branch: graph = t2 () => (float[i] q) { q = ReduceSum <keepdims: int = 0> (a, one) },
+                    else_branch: graph = e2 () => (float[i] q) { q = Unsqueeze (a, one) }>
+        y = Reshape (d, flat)
+    """,
+}
+
+
+@pytest.mark.parametrize("case", FOLLOWS)
+def test_branches_of_different_ranks(case: str) -> None:
+    follow = FOLLOWS[case]
+    if case == "found sizes":  # what is computed before has a size that data decides, which each branch reads
+        follow = "w = NonZero (x)  e = ConstantOfShape <value: tensor = bool[1] {1}> (four)" + follow
+        follow = follow.replace("e = ", "four = Constant <value: tensor = int64[1] {4}> ()  e = ")
+    graph = agrees(ranks(follow), *SIGNS, dims={"n": (1, 8)})
+    assert ops.COND in operations(graph)
+    compiled(graph, *SIGNS)
+
+
+def test_branches_of_different_ranks_in_a_loop() -> None:
+    proto = parsed("""
+        test (float[n, 4] x) => (float[4] y) {
+          zero = Constant <value: tensor = float {0}> ()  none = Constant <value: tensor = float[4] {0, 0, 0, 0}> ()
+          rows = Constant <value: tensor = int64[1] {0}> ()  t = Shape <end: int = 1> (x)  k = Squeeze (t)
+          y = Loop (k, , none) <body: graph = round (int64 i, bool go, float[4] c0) => (bool again, float[4] after) {
+            again = Identity (go)  row = Gather (x, i)  s = ReduceSum <keepdims: int = 0> (row)  c = Greater (s, zero)
+            a = If (c) <then_branch: graph = yes () => (float[1, 4] q) { q = Unsqueeze (row, rows) },
+                        else_branch: graph = no () => (float[4] q) { q = Neg (row) }>
+            b = Mul (a, a)  e = Squeeze (b)  after = Add (c0, e)
+          }>
+        }
+    """)
+    calls = [{"x": floats(rows, 4)} for rows in (1, 6)]
+    graph = agrees(proto, *calls, dims={"n": (1, 8)})
+    assert ops.SCAN in operations(graph)
+    compiled(graph, *calls)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_run_fails_where_what_follows_does_not_fit_the_branch(swapped: bool) -> None:
+    """Three axes by two are no product of matrices with those that follow."""
+    follow = "w = Constant <value: tensor = float[4] {1, 2, 3, 4}> ()  z = Transpose <perm: ints = [1, 0]> (a)"
+    proto = ranks(f"{follow}  y = MatMul (w, z)")
+    if swapped:
+        node = proto.graph.node[6]
+        first, second = node.attribute
+        first.name, second.name = second.name, first.name
+    fits, other = SIGNS[::-1] if not swapped else SIGNS
+    graph = agrees(proto, fits, dims={"n": (1, 8)})
+    module = luminal.compile(graph)
+    assert isinstance(module, Module)
+    models.assert_close(list(module.run(fits).values()), models.by_onnxruntime(proto, fits))
+    for run in (lambda: models.run(graph, other), lambda: module.run(other)):
+        with pytest.raises((InputError, LibraryError), match="a branch is taken that does not fit what follows it"):
+            run()
+
+
+def test_ranks_that_differ_to_the_end() -> None:
+    with pytest.raises(ShapeError, match=r"expected result 0 to have as many axes in both branches"):
+        importer.load(ranks("y = Relu (a)"), dims={"n": (1, 8)})
+    neither = "z = Transpose <perm: ints = [0, 1, 2, 3]> (a)  y = Reshape (z, flat)"
+    with pytest.raises(LuminalError, match="Transpose"):
+        importer.load(ranks(neither), dims={"n": (1, 8)})

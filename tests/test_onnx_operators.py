@@ -256,6 +256,7 @@ SAMPLED = [
       for parts, flags in ((1, {"onesided": 1}), (1, {}), (2, {"inverse": 1}), (2, {}))),
     case("DFT", floats(2, 5, 1), vector(9).reshape(()), fixed=[1], opset=17),
     case("STFT", floats(2, 40, 1), vector(7).reshape(()), np.abs(floats(16)), fixed=[1], opset=17),
+    case("STFT", floats(2, 40), vector(7).reshape(()), np.abs(floats(16)), fixed=[1], opset=17),
     case("STFT", floats(2, 40, 1), vector(7).reshape(()), None, vector(12).reshape(()), fixed=[1, 3], opset=17,
          onesided=0),
 ]  # fmt: skip

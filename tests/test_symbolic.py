@@ -425,3 +425,16 @@ def test_digits_of_an_axis_are_rejoined() -> None:
     assert sym.mod(sym.mod(x, d * e), d) == sym.mod(x, d)
     assert sym.floordiv(sym.floordiv(x, d), e) == sym.floordiv(x, d * e)
     assert sym.mod(sym.floordiv(x, d), e) * d + sym.mod(x, d) == sym.mod(x, d * e)
+
+
+def test_what_is_left_of_coefficients_may_add_up_to_nothing() -> None:
+    """As a scale that is a float32 leaves it: 1/300 of 600 times a size."""
+    n, m = sym.var("n", 1, 99), sym.var("m", 0, 4)
+    assert sym.floordiv(n * 201, 100) == n * 2 and sym.mod(n * 201, 100) == n
+    assert sym.floordiv(n * 536870925 + m, 268435456) == n * 2
+    assert sym.floordiv(n * 199 + m * 301, 100) == sym.floordiv(n * 199 + m * 301, 100)
+    wide = sym.var("w", 1, 100)
+    for size, factor in ((wide, 201), (n, 202), (n, -101)):
+        value = sym.floordiv(size * factor, 100)
+        for at in (1, 49, 50, 51, 99, 100)[: 6 if size is wide else 5]:
+            assert sym.evaluate(value, {"w": at, "n": at}) == factor * at // 100

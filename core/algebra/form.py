@@ -53,11 +53,11 @@ class _Reader:
         self.price = price
         self.dtype = region.root.dtype
         self.factors = {factor.name: factor for term in region.terms for factor in term.factors}
-        found = _TOKEN.findall(text)
+        found: list[str] = _TOKEN.findall(text)
         if "".join(found) != "".join(text.split()):
             self.fail()
         self.tokens = iter([*found, ""])
-        self.next = next(self.tokens)
+        self.next: str = next(self.tokens)
 
     def fail(self) -> NoReturn:
         raise InputError(
@@ -100,7 +100,7 @@ class _Reader:
                 return self.factor(token)
 
     def factor(self, token: str) -> Factor:
-        name, *moved = _MOVED.split(token)[:1] + _MOVED.findall(token)
+        name, moved = token.split("{")[0], _MOVED.findall(token)
         place = _PLACE.fullmatch(name)
         if place is not None:
             axis, count, number, other, length = place.groups()

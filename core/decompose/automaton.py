@@ -54,12 +54,12 @@ _ANCHORS = {
 }  # fmt: skip
 
 
-def automaton(pattern: str) -> tuple[Array, Array]:
+def automaton(pattern: str, *, inside: bool = False) -> tuple[Array, Array]:
     """The automaton that accepts what ``pattern`` matches as a whole: the class of each of the 256 bytes, and for each
     state, from the first, whether it accepts and which states follow it, by class. Both int32.
 
     Raises ModelError where the pattern is none, UnsupportedError where an automaton cannot say it, or not in reasonable
-    size.
+    size; also if it is for parts ``inside`` of texts, and asks what is around them.
     """
     try:
         tree = parser.parse(_as_python(pattern))
@@ -69,6 +69,11 @@ def automaton(pattern: str) -> tuple[Array, Array]:
         ) from error
     machine = _Machine(pattern)
     last = machine.sequence(tree, 0, tree.state.flags)
+    if inside and any(where != _ANYWHERE for state in machine.states for where, _ in state.nothing):
+        raise UnsupportedError(
+            f"the pattern {pattern!r} asks what is around a part of a text (^, $, \\b or \\B): expected one that a "
+            "part matches by itself"
+        )
     classes, states = _determined(machine, last)
     return classes, _fewest(states)
 
@@ -327,3 +332,23 @@ def _fewest(states: Array) -> Array:
     number[order] = np.arange(len(order), dtype=np.int32)
     kept = states[first[order]]
     return np.column_stack([kept[:, 0], number[finer.reshape(-1)][kept[:, 1:]]]).astype(np.int32)
+
+
+def together(automata: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
+    """Several automata as one table: the classes, ``[automata, 256]``; all states, in rows of one length, that name
+    those that follow by their rows, or -1 where nothing is accepted any more; and the row of each automaton's first
+    state (int64)."""
+    width = max(states.shape[1] for _, states in automata)
+    rows: list[Array] = []
+    starts: list[int] = []
+    for _, states in automata:
+        first = sum(map(len, rows))
+        numbers = np.arange(len(states))
+        dead = (states[:, 0] == 0) & (states[:, 1:] == numbers[:, None]).all(1)
+        following = np.where(dead[states[:, 1:]], -1, states[:, 1:] + first)
+        row = np.full((len(states), width), -1, np.int32)
+        row[:, 0], row[:, 1 : states.shape[1]] = states[:, 0], following
+        starts.append(first)
+        rows.append(row)
+    classes = np.stack([classes for classes, _ in automata])
+    return classes.astype(np.int32), np.concatenate(rows), np.array(starts, np.int64)

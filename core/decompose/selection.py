@@ -8,13 +8,13 @@ from __future__ import annotations
 from luminal.core import interp, ir, limits
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing
-from luminal.core.decompose.compare import equal, less, less_equal, not_equal
+from luminal.core.decompose.compare import equal, less, less_equal, maximum, not_equal
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.reduction import all_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, cast, constant, dim, expand, gather, iota, scatter, select
+from luminal.core.ir import Node, binary, cast, constant, dim, expand, gather, iota, scatter, select
 from luminal.core.movement import reshape, slice_
-from luminal.core.ops import DIV, MOD
+from luminal.core.ops import DIV, MOD, Failure
 from luminal.core.symbolic import Int
 from luminal.core.types import bool_, i64
 
@@ -27,6 +27,20 @@ def measured(count: Node, size: Int, name: str) -> Int:
         raise ShapeError(f"{name}: expected a size that has an upper bound, found {size}")
     known = interp.constant_value(count)
     return ir.measure(count, most, name) if known is None else int(known)
+
+
+def numbers(first: Node, limit: Node, step: int, bounds: tuple[int, int], name: str = "range") -> Node:
+    """``first, first + step, ..`` below ``limit`` (above it, where ``step`` is negative), for integers that a run
+    finds; the size of the result is called ``name``. A run that finds fewer or more numbers than the ``bounds`` fails.
+    Raises ShapeError for a step of 0."""
+    if step == 0:
+        raise ShapeError("arange: the step must not be 0")
+    begin, end = cast(first, i64), cast(limit, i64)
+    span = end - begin if step > 0 else begin - end
+    count = binary(DIV, maximum(span, constant(0, i64)) + (abs(step) - 1), constant(abs(step), i64))
+    least, most = bounds
+    count = gather(iota(most - least + 1) + least, count - least, 0, Failure.ROOM)
+    return cast(iota(ir.measure(count, most, name, least)) * step + begin, first.dtype)
 
 
 def places(condition: Node, name: str = "found") -> Node:

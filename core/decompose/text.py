@@ -11,10 +11,11 @@ import numpy as np
 from luminal.core import ir, movement, texts
 from luminal.core import symbolic as sym
 from luminal.core.decompose import selection
-from luminal.core.decompose.automaton import automaton
+from luminal.core.decompose.automaton import automaton, together
 from luminal.core.decompose.compare import logical_not, maximum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.reduction import max_, sum_
+from luminal.core.errors import UnsupportedError
 from luminal.core.host import MOST_PARTS
 from luminal.core.ir import Node, bitcast, broadcast, cast, constant, dim, expand, scatter, select
 from luminal.core.movement import reshape, slice_
@@ -61,6 +62,33 @@ def split(x: Node, delimiter: str, most: int | None = None, name: str = "parts")
     longest = max_(movement.concatenate([reshape(counts, (x.size,)), constant(np.zeros(1, np.int64))], 0))
     size = selection.measured(longest, MOST_PARTS if most is None else min(most + 1, MOST_PARTS), name)
     return ir.host("split", [x, by, times], (*x.shape, size)), counts
+
+
+def tokens(
+    x: Node, patterns: Sequence[str], *, separating: bool, least: int = 1, marked: bool = False, fill: str = "",
+    name: str = "tokens",
+) -> Node:  # fmt: skip
+    """The parts of each text along a new last axis: those that the one pattern matches, from the left and as long as
+    they can be; or if ``separating``, what is left where all that the first pattern matches is taken out of a text, the
+    second's out of its parts, and so on. Tokens of fewer characters than ``least`` are left out. If ``marked``,
+    ``\\x02`` comes before and ``\\x03`` behind them.
+
+    The new axis, which is called ``name``, is as long as the run finds, and empty where no text has tokens; behind
+    shorter rows is ``fill``. Raises as ``matches`` does, and UnsupportedError for a pattern that depends on what is
+    around it, or separates at nothing.
+    """
+    automata = [automaton(pattern, inside=True) for pattern in patterns]
+    for pattern, (_, states) in zip(patterns, automata, strict=True):
+        if separating and states[0, 0]:
+            raise UnsupportedError(f"the pattern {pattern!r} separates at nothing: expected one that takes a character")
+    tables = [constant(table) for table in together(automata)]
+    rule = constant(np.array([separating, least, marked], np.int64))
+    counts = ir.host("count_tokens", [x, *tables, rule], x.shape)
+    longest = max_(movement.concatenate([reshape(counts, (x.size,)), constant(np.zeros(1, np.int64))], 0))
+    ends = 2 if marked else 0
+    longest = longest + cast(longest > 0, i64) * ends
+    size = selection.measured(longest, MOST_PARTS + ends, name)
+    return ir.host("tokens", [x, *tables, rule, literal(fill)], (*x.shape, size))
 
 
 def lower(x: Node) -> Node:

@@ -7,31 +7,34 @@ does not have the same shapes each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx
 
 from luminal.core import interp, limits, symval, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose.compare import maximum
+from luminal.core.decompose.compare import logical_not, maximum
 from luminal.core.decompose.indexing import stack
 from luminal.core.errors import (
     DTypeError,
     InputError,
     LuminalError,
     ModelError,
+    RankError,
     ShapeError,
     Unsupported,
     UnsupportedError,
 )
 from luminal.core.ir import Node, cast, constant, gather, iota, select
-from luminal.core.movement import flip, permute, reshape
+from luminal.core.movement import flip, permute, reshape, unsqueeze
+from luminal.core.ops import Failure
 from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
-from luminal.frontends.onnx import sequences
-from luminal.frontends.onnx.registry import Call, Maps, exactly, undecided, wrap_axis
-from luminal.frontends.onnx.sequences import Growing, Held, Nothing, Read, Stacked, Tensors, is_sequence
+from luminal.frontends.onnx import held, sequences
+from luminal.frontends.onnx.registry import Call, counted, deciders, exactly, undecided, wrap_axis
+from luminal.frontends.onnx.sequences import Growing, Held, Read, Stacked, Tensors, is_sequence
 
 SPELLED_OUT = 64  # iterations of a loop whose body is repeated where it cannot be a loop
 
@@ -61,18 +64,73 @@ def known(node: Node) -> Int | None:
 
 def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     """Where the condition is known, only the branch taken is imported: exporters write such conditions on sizes. Else
-    both branches return the same number of tensors, with the same types and ranks."""
+    both branches return the same number of tensors, with the same types; if ranks differ, what follows is imported for
+    each of them."""
     branches = call.graph("then_branch"), call.graph("else_branch")
     condition = call[0]
     if not condition.dtype.is_bool:
         raise DTypeError(f"expected a condition that is one bool, found {condition.dtype}")
-    taken = known(condition)
+    taken = known(condition) if call.taken is None else int(call.taken)
     if isinstance(taken, int):
         return run(branches[0] if taken else branches[1], [])
     try:
-        return _joined(call, branches, run)
-    except _Unlike:
-        return _joined(call, branches, run, stacking=True)
+        try:
+            return _joined(call, branches, run)
+        except _Unlike:
+            return _joined(call, branches, run, stacking=True)
+    except RankError as error:
+        error.deciding = deciders(condition)
+        if call.random.count:  # what follows would draw other numbers when it is imported again
+            raise
+        raise Fork(condition, f"{next(name for name in call.outputs if name)}_size", error) from error
+    except LuminalError as error:  # the branch that is taken may be one that can be compiled
+        error.deciding = error.deciding or deciders(condition)
+        raise
+
+
+@dataclass
+class Fork(Exception):
+    """What follows an ``If`` has to be imported for each of its branches, whose results differ in rank; ``error`` says
+    so. ``name`` is that of sizes that they decide, ``number`` that of the ``If`` within its graph."""
+
+    condition: Node
+    name: str
+    error: LuminalError
+    number: int = 0
+
+
+class _Unfit(Exception):
+    """What follows does not fit one of the branches: the first, or else the second, as the argument says."""
+
+
+def forked(fork: Fork, follow: Callable[[bool], list[Held]], before: Collection[Node]) -> list[Held]:
+    """The results of ``follow``, what follows for each value of a condition; ``before`` are nodes that are there
+    without. Where one branch cannot be followed, a run that takes it fails."""
+    found: list[list[Held]] = []
+
+    def results(taken: bool) -> list[Node]:
+        try:
+            found.append(follow(taken))
+        except (ShapeError, DTypeError) as error:
+            raise _Unfit(taken) from error
+        if [*map(held.kind, found[0])] != [*map(held.kind, found[-1])]:
+            raise fork.error
+        return held.tensors(found[-1])
+
+    condition = _scalar(fork.condition)
+    try:
+        joined = cond(condition, lambda: results(True), lambda: results(False), fork.name, before)
+    except _Unfit as unfit:
+        (first,) = unfit.args
+        values = follow(not first)
+        place = cast(condition if first else logical_not(condition), types.i64)  # outside where it is taken
+        joined = [gather(unsqueeze(x, [0]), place, 0, Failure.BRANCH) for x in held.tensors(values)]
+        return held.arranged(values, joined)
+    except RankError as error:
+        raise fork.error from error
+    # What is the same in both needs no branch.
+    both = zip(joined, *map(held.tensors, found), strict=True)
+    return held.arranged(found[0], [a if a is b else result for result, a, b in both])
 
 
 class _Unlike(Exception):
@@ -85,14 +143,18 @@ def _joined(call: Call, branches: Sequence[onnx.GraphProto], run: Run, *, stacki
     def results(branch: onnx.GraphProto) -> list[Node]:
         values = run(branch, [])
         found.append([sequences.stacked(value) if stacking and is_sequence(value) else value for value in values])
-        if [*map(_kind, found[0])] != [*map(_kind, found[-1])]:
+        if [*map(held.kind, found[0])] != [*map(held.kind, found[-1])]:
             could = [*map(is_sequence, found[0])] == [*map(is_sequence, found[-1])]
             raise _Unlike if could and not stacking else undecided(call[0], 0)
-        return _tensors(found[-1])
+        return held.tensors(found[-1])
 
-    name = f"{next(name for name in call.outputs if name)}_size"
-    joined = cond(_scalar(call[0]), lambda: results(branches[0]), lambda: results(branches[1]), name)
-    return _arranged(found[0], joined)
+    joined = cond(
+        _scalar(call[0]),
+        lambda: results(branches[0]),
+        lambda: results(branches[1]),
+        f"{next(name for name in call.outputs if name)}_size",
+    )
+    return held.arranged(found[0], joined)
 
 
 # ---- Loop ----------------------------------------------------------------------------------------------------------
@@ -192,10 +254,10 @@ class _Body:
 
     def round(self, number: Node, carried: Sequence[Node]) -> tuple[Node, list[Node], list[Node]]:
         """The condition for another round, the next carried tensors, and the outputs of the round."""
-        others = iter(_arranged(self.carried, carried))
+        others = iter(held.arranged(self.carried, carried))
         given = [Growing(self.growing[k]) if k in self.growing else next(others) for k in range(len(self.first))]
         keep, *results = _each(self.call, number, self.run)(self.graph, [number, _TRUE, *given])
-        following, put_out = results[: len(given)], _tensors(results[len(given) :])
+        following, put_out = results[: len(given)], held.tensors(results[len(given) :])
         self.gained = []
         for k, key in self.growing.items():
             after = following[k]
@@ -204,7 +266,7 @@ class _Body:
             if after.rows is not None:
                 self.gained.append(k)
                 put_out.append(after.rows)
-        return _tensor(keep), self._next(following), put_out
+        return held.tensor(keep), self._next(following), put_out
 
     def _next(self, following: Sequence[Held]) -> list[Node]:
         """The tensors carried to the next round, arranged like the initial ones."""
@@ -218,11 +280,11 @@ class _Body:
             longer.append(k)
         if longer:
             raise _Grow([*longer, *self.growing])
-        return _tensors([value for k, value in enumerate(following) if k not in self.growing])
+        return held.tensors([value for k, value in enumerate(following) if k not in self.growing])
 
     def results(self, last: Sequence[Node], put_out: Sequence[Node | None]) -> list[Held]:
         """The results of the loop, from the final carried tensors and the outputs of its rounds."""
-        others = iter(_arranged(self.carried, last))
+        others = iter(held.arranged(self.carried, last))
         own = len(put_out) - len(self.gained)
         gained = dict(zip(self.gained, put_out[own:], strict=True))
         carried: list[Held] = []
@@ -240,7 +302,7 @@ def _alike(before: Held, after: Held) -> bool:
     """Whether a round may replace the carried value ``before`` by ``after``."""
     if isinstance(before, Stacked) and isinstance(after, Stacked):
         return before.rows.shape[0] == after.rows.shape[0]
-    return _kind(before) == _kind(after)
+    return held.kind(before) == held.kind(after)
 
 
 def _counted(body: _Body, trips: Int) -> list[Held]:
@@ -250,18 +312,13 @@ def _counted(body: _Body, trips: Int) -> list[Held]:
             raise _Asks
         return following, put_out
 
-    return body.results(*scan(step, _tensors(body.carried), [iota(trips)]))
-
-
-def _count(output: str) -> str:
-    """The name of the number of a loop's rounds, after its first output that grows with them."""
-    return f"{output}_count"
+    return body.results(*scan(step, held.tensors(body.carried), [iota(trips)]))
 
 
 def counts(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """All names that numbers of rounds of loops among ``nodes`` may get."""
-    loops = [node for node in nodes if node.op_type == "Loop"]
-    return {_count(output) for node in loops for output in (*node.output, "rounds")}
+    """All names that numbers of rounds of loops, and of the elements of ranges, among ``nodes`` may get."""
+    those = [node for node in nodes if node.op_type in ("Loop", "Range")]
+    return {counted(output) for node in those for output in (*node.output, "rounds")}
 
 
 def _asking(body: _Body, limit: Int | None) -> list[Held]:
@@ -270,7 +327,7 @@ def _asking(body: _Body, limit: Int | None) -> list[Held]:
     put_out = len(body.graph.output) - 1 - count
     wanted = [k for k in range(put_out) if call.wants(count + k)]
     named = [*(count + k for k in wanted), *body.growing]
-    name = _count(next((call.outputs[k] for k in named if call.wants(k)), "rounds"))
+    name = counted(next((call.outputs[k] for k in named if call.wants(k)), "rounds"))
 
     def holds(number: Node, carried: Sequence[Node]) -> Node:
         return carried[0] if trips is None else carried[0] & (number < _scalar(trips))
@@ -279,18 +336,25 @@ def _asking(body: _Body, limit: Int | None) -> list[Held]:
         again, following, rows = body.round(number, carried[1:])
         return [_scalar(again), *following], [*(rows[k] for k in wanted), *rows[put_out:]]
 
-    start = [_TRUE if keep is None else _scalar(keep), *_tensors(body.carried)]
-    room = _room(call, limit, name) if named else 0
-    (_, *last), stacked = collect(holds, step, start, room, name)
+    start = [_TRUE if keep is None else _scalar(keep), *held.tensors(body.carried)]
+
+    def room() -> Int:
+        return _room(call, limit, name) if named else 0
+
+    try:
+        (_, *last), stacked = collect(holds, step, start, room, name)
+    except (LuminalError, Unfinished):
+        room()  # a number of rounds that is missing is said first: with it, the body may be another
+        raise
     rows: dict[int, Node] = dict(zip(wanted, stacked, strict=False))
     return body.results(last, [*(rows.get(k) for k in range(put_out)), *stacked[len(wanted) :]])
 
 
 def _room(call: Call, limit: Int | None, name: str) -> Int:
     """For how many iterations there is room in outputs along an axis that is called ``name``."""
-    trips, declared = call.get(0), call.most(name)
+    trips, declared = call.get(0), call.bounds(name)
     if declared is not None:
-        return declared
+        return declared.high
     if limit is None and trips is not None:
         limit = symval.most(trips)
     if limit is None or (isinstance(limit, int) and limit > limits.TABLE):
@@ -307,8 +371,8 @@ def _spelled_out(body: onnx.GraphProto, trips: int, first: Sequence[Held], run: 
     for number in range(trips):
         keep, *results = run(body, [constant(number, types.i64), _TRUE, *carried])
         carried = results[: len(first)]
-        rows.append(_tensors(results[len(first) :]))
-        following = known(_tensor(keep))
+        rows.append(held.tensors(results[len(first) :]))
+        following = known(held.tensor(keep))
         if not isinstance(following, int):
             raise UnsupportedError(
                 "the shapes of what the body gives change from one iteration to the next, and it decides itself "
@@ -325,7 +389,7 @@ def _spelled_out(body: onnx.GraphProto, trips: int, first: Sequence[Held], run: 
 def scan_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     """From opset 9 on, a scan may run along any axis of an operand, and join its outputs along any axis of a result."""
     body, count = call.graph("body"), call.integer("num_scan_inputs")
-    operands = _tensors(values)
+    operands = held.tensors(values)
     states = len(operands) - count
     _check_scan(body, states, count)
     backwards = _listed(call, "scan_input_directions", count)
@@ -353,12 +417,12 @@ def batched_scan(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]
     that, states stay as they are and outputs are zeros."""
     body, count = call.graph("body"), call.integer("num_scan_inputs")
     lengths, *operands = values
-    given = _tensors(operands)
+    given = held.tensors(operands)
     states = len(given) - count
     _check_scan(body, states, count)
     backwards = _listed(call, "directions", count)
     if lengths is not None:
-        given.append(cast(_tensor(lengths), types.i64))
+        given.append(cast(held.tensor(lengths), types.i64))
 
     if not all(x.rank for x in given) or any(x.rank < 2 for x in given[states : states + count]):
         raise ShapeError("expected values with a batch, and an axis to run along, found one without axes")
@@ -395,7 +459,7 @@ def _scan_step(
 
     def step(carried: Sequence[Node], elements: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         *parts, number = elements
-        results = _tensors(_each(call, number, run)(body, [*carried, *parts]))
+        results = held.tensors(_each(call, number, run)(body, [*carried, *parts]))
         return results[:states], results[states:]
 
     return step
@@ -445,7 +509,7 @@ def sequence_map(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]
             if position >= len(parts):
                 raise ModelError(f"sequence {k} has fewer tensors than the first")
             given.append(parts[position])
-        rows.append([_tensor(result) for result in run(body, given)])
+        rows.append([held.tensor(result) for result in run(body, given)])
     return [Tensors(tuple(row[k] for row in rows)) for k in range(len(body.output))]
 
 
@@ -460,7 +524,7 @@ def _mapped(call: Call, body: onnx.GraphProto, values: Sequence[Held], run: Run)
         *parts, number = element
         left = iter(parts)
         given = [next(left) if is_sequence(value) else value for value in values]
-        return (), [_tensor(result) for result in _each(call, number, run)(body, given)]
+        return (), [held.tensor(result) for result in _each(call, number, run)(body, given)]
 
     over = [sequences.stacked(value).rows for value in values if is_sequence(value)]
     return [Stacked(rows) for rows in scan(one, [], [*over, iota(over[0].shape[0])])[1]]
@@ -476,66 +540,9 @@ def handler(domain: str, name: str, opset: int) -> Handler | None:
     return batched_scan if name == "Scan" and opset < 9 else HANDLERS.get(name)
 
 
-# ---- sequences and optional values as tensors ----------------------------------------------------------------------
-
-
 _TRUE = constant(True, types.bool_)
 
 
-def _kind(value: Held) -> object:
-    """The kind of a value, the same in all rounds and in both branches: a tensor, or a sequence of so many tensors."""
-    if isinstance(value, Growing):
-        return value.key, value.rows is None
-    if isinstance(value, Maps):
-        return Maps, value.keys
-    return len(value.items) if isinstance(value, Tensors) else type(value)
-
-
-def _tensors(values: Sequence[Held]) -> list[Node]:
-    """All tensors of ``values``, in order."""
-    found: list[Node] = []
-    for value in values:
-        if isinstance(value, Node):
-            found.append(value)
-        elif isinstance(value, Tensors):
-            found += value.items
-        elif isinstance(value, Stacked):
-            found.append(value.rows)
-        elif isinstance(value, Maps):
-            found.append(value.values)
-        elif isinstance(value, Growing):
-            found += () if value.rows is None else (value.rows,)
-        elif not isinstance(value, Nothing):
-            raise ModelError("a value that a graph takes or gives is left out")
-    return found
-
-
-def _arranged(like: Sequence[Held], tensors: Sequence[Node]) -> list[Held]:
-    """``tensors`` grouped into values of the same kinds as ``like``."""
-    left = iter(tensors)
-    arranged: list[Held] = []
-    for value in like:
-        if isinstance(value, Node):
-            arranged.append(next(left))
-        elif isinstance(value, Tensors):
-            arranged.append(Tensors(tuple(next(left) for _ in value.items)))
-        elif isinstance(value, Stacked):
-            arranged.append(Stacked(next(left)))
-        elif isinstance(value, Maps):
-            arranged.append(Maps(next(left), value.keys))
-        elif isinstance(value, Growing) and value.rows is not None:
-            arranged.append(Growing(value.key, next(left)))
-        else:
-            arranged.append(value)
-    return arranged
-
-
-def _tensor(value: Held) -> Node:
-    if not isinstance(value, Node):
-        raise ModelError(f"expected a tensor, found {sequences.described(value)}")
-    return value
-
-
 def _scalar(node: Node) -> Node:
-    """The one element of ``node``, which may have axes of one element; raises ShapeError where there are more."""
+    """The one element of ``node``; raises ShapeError where there are more."""
     return reshape(node, [])

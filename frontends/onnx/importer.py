@@ -8,10 +8,11 @@ unsupported, so that everything is reported at once.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ import onnx
 from luminal.core import ir, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError
+from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError, decided_by
 from luminal.core.facts import Facts, ImpliedBound, ImpliedRelation
 from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
@@ -29,6 +30,7 @@ from luminal.frontends.onnx import control, functions, gradient, operators, sequ
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.inputs import names as input_names
+from luminal.frontends.onnx.inputs import sizes as input_sizes
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, Maps, exactly
@@ -50,7 +52,8 @@ def load(
     both inclusive, with a step after them (``(32, 640, 32)``), or fixes them with an int; a size without bounds is
     taken to be 1 to 1024, or to what the model's own tables allow (a position embedding of 512 rows). Sizes that the
     operators need to be equal, or to be multiples of a number, are taken to be that (``Graph.relations``). Under
-    ``output_count`` stands how many rounds a loop with that output may make where data decides it. ``constants`` fixes
+    ``output_count`` stands how many rounds a loop with that output may make, or how many numbers a range may have,
+    where data decides it. ``constants`` fixes
     inputs by name: an input whose value decides axes or shapes must be given there. An output that is a sequence
     becomes one for each tensor, ``output_0`` and so on, or one with all of them along a first axis where a run decides
     how many there are; a sequence of maps, as classifiers have it, is the tensor of the maps' numbers, and
@@ -69,7 +72,9 @@ def load(
     if len(importer.faults) < len(importer.unsupported):
         raise UnsupportedError("the model uses operators in ways that luminal does not support:", importer.unsupported)
     if importer.faults:
-        raise importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
+        error = importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
+        error.deciding = decided_by(importer.unsupported)
+        raise error
     return graph
 
 
@@ -80,6 +85,11 @@ def declared_names(
     proto, _ = read(model)
     found, sizes = input_names(_declared(proto), dims or {})
     return found, [*sizes, *_counts(proto)]
+
+
+def sizes(model: Source, dims: Bounds | None, shapes: Mapping[str, Sequence[int]]) -> Mapping[str, int]:
+    """The sizes, of those that ``dims`` does not declare, that inputs of these shapes have."""
+    return input_sizes(_declared(read(model)[0]), dims or {}, shapes)
 
 
 def unsupported(
@@ -154,6 +164,22 @@ def _counts(model: onnx.ModelProto) -> Collection[str]:
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
+Taken: TypeAlias = Mapping[int, bool]  # the value of conditions, by the number of their ``If`` within a graph
+
+
+@dataclass
+class _Frame:
+    """An import of a graph: the conditions that are ``taken`` to hold or not, and how many ``If`` were ``seen``."""
+
+    taken: Taken
+    seen: int = 0
+
+    def choice(self) -> bool | None:
+        """The value of the condition of the ``If`` that is met now, if it is taken to have one."""
+        self.seen += 1
+        return self.taken.get(self.seen)
+
+
 class _Importer:
     """One import: the tables that grow while the nodes are walked."""
 
@@ -178,6 +204,7 @@ class _Importer:
         self.unsupported: list[Unsupported] = []
         self.faults: list[LuminalError] = []  # of places in ``unsupported`` that are at fault themselves
         self._bodies = 0
+        self._frames = [_Frame({})]  # of the graph that is imported now, and those around it
 
     def graph(self, name: str) -> Graph:
         """The graph; meaningful only where ``unsupported`` stays empty."""
@@ -187,11 +214,10 @@ class _Importer:
             self._scope[input_name] = value
         table: ir.Measured = {}
         with ir.measuring(table, [size.name for size in self.inputs.sizes.named]):
-            self._nodes(siblings.joined(self._model.graph.node), self._scope, self._opsets, None)
+            values = self._results()
         outputs: list[tuple[str, Node]] = []
         keys: dict[str, Sequence[int] | Sequence[str]] = {}  # of the outputs that are maps
-        for value in self._model.graph.output:
-            found = self._scope[value.name]
+        for value, found in zip(self._model.graph.output, values, strict=True):
             if isinstance(found, Node):
                 outputs.append((value.name, found))
             elif isinstance(found, Maps):
@@ -227,6 +253,46 @@ class _Importer:
             relations=tuple(self._facts.stated),
         )
 
+    def _results(self) -> list[Value]:
+        """The outputs of the graph."""
+        graph, nodes = self._model.graph, siblings.joined(self._model.graph.node)
+        try:
+            self._nodes(nodes, self._scope, self._opsets, None)
+        except control.Fork as fork:
+            given = {value.name: self._scope[value.name] for value in _declared(self._model)}
+
+            def again(taken: Taken) -> list[Held]:
+                return self._imported(graph, nodes, given, self._scope, self._opsets, None, taken)
+
+            try:
+                if self.unsupported:  # what was met before is all that can be said
+                    raise control.Unfinished(()) from fork
+                return [*self._followed(fork, again, self._scope, {})]
+            except control.Unfinished as error:
+                self.unsupported += error.places
+            except LuminalError as error:
+                self.faults.append(error)
+                self.unsupported.append(Unsupported("If", fork.name, (), "", str(error), error.deciding))
+            return [MISSING] * len(graph.output)
+        return [self._scope[value.name] for value in graph.output]
+
+    def _forking(self, again: Callable[[Taken], list[Held]], scope: Scope, taken: Taken) -> list[Held]:
+        """The results of ``again``, which imports a graph, where some conditions of it are ``taken`` to hold or not."""
+        try:
+            return again(taken)
+        except control.Fork as fork:
+            return self._followed(fork, again, scope, taken)
+
+    def _followed(
+        self, fork: control.Fork, again: Callable[[Taken], list[Held]], scope: Scope, taken: Taken
+    ) -> list[Held]:
+        """The same for each value of one more condition."""
+        return control.forked(
+            fork,
+            lambda holds: self._forking(again, scope, {**taken, fork.number: holds}),
+            traverse.everything([fork.condition, *scope.tensors()]),
+        )
+
     def _nodes(
         self, nodes: Iterable[onnx.NodeProto], scope: Scope, opset: Mapping[str, int], within: Origin | None
     ) -> None:
@@ -249,7 +315,8 @@ class _Importer:
             with originating(self._origins, own):
                 results = self._apply(node, inputs, scope, opset, own)
         except UnsupportedError as error:
-            self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, str(error)))
+            place = Unsupported(own.op, own.name, _operands(inputs), own.location, str(error), error.deciding)
+            self.unsupported.append(place)
             results = [MISSING] * len(node.output)
         except LuminalError as error:
             if scope is not self._scope:  # the operator that runs this graph may take it another way
@@ -260,7 +327,8 @@ class _Importer:
             bounds = f"; with {bounds}" if bounds else ""
             self.faults.append(error.saying(f"{error}{bounds}"))
             said = f"{error.__cause__ or error}{bounds}"  # the place has the operator and its operands itself
-            self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, said))
+            place = Unsupported(own.op, own.name, _operands(inputs), own.location, said, error.deciding)
+            self.unsupported.append(place)
             results = [MISSING] * len(node.output)
         self._bind(node, scope, results)
 
@@ -282,8 +350,9 @@ class _Importer:
             self._files,
             self.inputs.sizes.assumed,
             self._random,
-            self.inputs.most,
+            self.inputs.bounds,
             self.inputs.sizes.named,
+            self._frames[-1].choice() if node.op_type == "If" else None,
         )
         if gradient.is_gradient(node):
             return self._differentiated(call, scope, opset, own)
@@ -324,6 +393,10 @@ class _Importer:
         except control.Unfinished as error:
             self.unsupported += error.places
             return [MISSING] * len(call.outputs)
+        except control.Fork as fork:
+            fork.number = self._frames[-1].seen
+            fork.error = fork.error.saying(f"{own}({', '.join(_operands(values))}): {fork.error}")
+            raise
         _check_attributes(call)
         return results
 
@@ -362,18 +435,36 @@ class _Importer:
         UnsupportedError where bodies in bodies are spelled out without end."""
         if len(inputs) != len(body.input):
             raise ModelError(f"the graph {body.name!r} takes {len(body.input)} inputs, but {len(inputs)} are given")
+        given = {formal.name: value for formal, value in zip(body.input, inputs, strict=True)}
+
+        def again(taken: Taken) -> list[Held]:
+            return self._imported(body, body.node, given, scope, opset, own, taken)
+
+        return self._forking(again, scope, {})
+
+    def _imported(
+        self, body: onnx.GraphProto, nodes: Iterable[onnx.NodeProto], given: Mapping[str, Value], scope: Scope,
+        opset: Mapping[str, int], own: Origin | None, taken: Taken,
+    ) -> list[Held]:  # fmt: skip
+        """The outputs of a graph within a ``scope``, on values that are ``given``. Raises as ``_body``, and Fork."""
         self._bodies += 1
         if self._bodies > _BODIES:
-            raise UnsupportedError(f"loops whose sizes change are spelled out, which takes more than {_BODIES} bodies")
+            raise UnsupportedError(
+                f"loops whose sizes change are spelled out, and what follows branches of unlike ranks is imported for "
+                f"each, which takes more than {_BODIES} bodies"
+            )
         inner = Scope(self._files, self._names, body, scope)
-        for formal, value in zip(body.input, inputs, strict=True):
-            inner[formal.name] = value
+        for name, value in given.items():
+            inner[name] = value
         reported = len(self.unsupported)
+        self._frames.append(_Frame(taken))
         try:
-            self._nodes(body.node, inner, opset, own)
+            self._nodes(nodes, inner, opset, own)
         except Exception:  # the operator may take the graph another way, and then no place of this one counts
             del self.unsupported[reported:]
             raise
+        finally:
+            self._frames.pop()
         values = [inner[output.name] for output in body.output]
         results = [value for value in values if not isinstance(value, Missing)]
         places = self.unsupported[reported:]

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import interp, ops, symval, types
+from luminal.core import interp, limits, ops, symval, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import indexing, scattering, text
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.decompose import indexing, scattering, selection, text
+from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, dim, iota
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
+from luminal.frontends.onnx.registry import Call, counted, deciders, operator, scalar, undecided, wrap_axis
 from luminal.frontends.onnx.tensors import element_type
 
 # ---- made from nothing ---------------------------------------------------------------------------------------------
@@ -58,6 +58,8 @@ def ranged(call: Call, given: Sequence[Node | None]) -> Node:
             1.0 if node is None else float(scalar(call.array(k), f"input {k}")) for k, node in enumerate(given)
         )
         return indexing.arange(start, limit, delta, dtype)
+    if dtype.is_integer and any(node is not None and symval.value(node) is None for node in given):
+        return _found_numbers(call, given)
     # Floats that are symbolic sizes are whole numbers.
     first, end, step = ([1] if node is None else call.values(k) for k, node in enumerate(given))
     if not len(first) == len(end) == len(step) == 1:
@@ -65,6 +67,29 @@ def ranged(call: Call, given: Sequence[Node | None]) -> Node:
     if not isinstance(step[0], int):
         raise UnsupportedError(f"a delta of {step[0]} is not supported: it must be a fixed number")
     return indexing.arange(first[0], end[0], step[0], dtype)
+
+
+def _found_numbers(call: Call, given: Sequence[Node | None]) -> Node:
+    """The numbers of a range whose start or limit a run finds, for which there is room as ``dims`` says."""
+    first, limit, step = given
+    assert first is not None and limit is not None
+    by = 1 if step is None else symval.scalar(step)
+    if not isinstance(by, int):
+        raise undecided(call[2], 2)
+    name = counted(call.outputs[0])
+    begin, bounds = symval.scalar(first), call.bounds(name)
+    least, most = (0, None) if bounds is None else (bounds.low, bounds.high)
+    if most is None and by > 0 and isinstance(begin, int):
+        end = symval.most(limit)
+        most = None if end is None else max(0, -((begin - end) // by))
+    if most is None or most > limits.TABLE:
+        error = InputError(
+            "the data of a call decides how many numbers there are: state how many there can be, "
+            f"dims={{{name!r}: (0, MOST)}}"
+        )
+        error.deciding = deciders(limit)
+        raise error
+    return selection.numbers(reshape(first, []), reshape(limit, []), by, (least, most), name)
 
 
 @operator("EyeLike")

@@ -59,9 +59,9 @@ class Inputs:
         for name, (dtype, shape) in known.items():
             self.nodes[name] = fixed[name] if name in fixed else ir.input_(name, self._shape(name, shape), dtype)
 
-    def most(self, name: str) -> int | None:
-        """The upper bound that the user declares for a size that data decides."""
-        return self.sizes.declared[name].high if name in self.sizes.declared else None
+    def bounds(self, name: str) -> Range | None:
+        """What the user declares for a size that data decides."""
+        return self.sizes.declared.get(name)
 
     def _constant(self, name: str, value: Any, dtype: DType, shape: Sequence[Declared]) -> Node:
         array = np.asarray(value)
@@ -119,6 +119,21 @@ def names(declared: Sequence[onnx.ValueInfoProto], dims: Collection[str]) -> tup
     """The names of the inputs, and those of the sizes that ``dims`` may bound."""
     known = [_signature(value, dims) for value in declared if _without_option(value).HasField("tensor_type")]
     return [value.name for value in declared], list(_sizes(known))
+
+
+def sizes(
+    declared: Sequence[onnx.ValueInfoProto], dims: Collection[str], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """The sizes with names of their own, not in ``dims``, that inputs of these ``shapes`` have. A size that two inputs
+    give otherwise is that of the first."""
+    found: dict[str, int] = {}
+    for value in declared:
+        if not _without_option(value).HasField("tensor_type"):
+            continue
+        for name, size in zip(_signature(value, dims)[1], shapes.get(value.name, ()), strict=False):
+            if isinstance(name, str) and name not in dims and _formula(name) is None:
+                found.setdefault(name, size)
+    return found
 
 
 def _sizes(signatures: Iterable[tuple[DType, list[Declared]]]) -> dict[str, None]:

@@ -18,6 +18,7 @@ from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
+from luminal.core.facts import Range
 from luminal.core.ir import Node
 from luminal.core.movement import reshape
 from luminal.core.structured import MARK
@@ -25,6 +26,8 @@ from luminal.core.symbolic import Int
 from luminal.core.traverse import topological
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
+
+_FEW = 64  # numbers of an input that may decide shapes or branches
 
 AttributeType = onnx.AttributeProto.AttributeType
 
@@ -86,8 +89,9 @@ class Call:
     ``inputs`` holds None for an optional input that is left out; ``outputs`` are the names of the values that the model
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
-    bounds nobody declared, ``random`` the draws of the model; ``most`` gives the upper bound that is declared for a
-    size that data decides, by its name; ``named`` has the file's names of symbolic sizes.
+    bounds nobody declared, ``random`` the draws of the model; ``bounds`` gives what is declared for a size that data
+    decides, by its name; ``named`` has the file's names of symbolic sizes. ``taken`` is the value of an ``If``'s
+    condition in what is imported now, where that is one of two imports.
     """
 
     op: str
@@ -98,8 +102,9 @@ class Call:
     files: ExternalFiles
     assumed: frozenset[sym.Var] = frozenset()
     random: Random = field(default_factory=Random)
-    most: Callable[[str], int | None] = lambda _: None
+    bounds: Callable[[str], Range | None] = lambda _: None
     named: Mapping[sym.Var, str] = field(default_factory=dict)
+    taken: bool | None = None
     _read: set[str] = field(default_factory=set)
 
     # ---- inputs
@@ -304,8 +309,28 @@ def _plain(value: Int, position: int, named: Mapping[sym.Var, str]) -> int:
     raise UnsupportedError(f"input {position} must be a fixed number, but it is {value}: fix it with dims={{{found}}}")
 
 
+def counted(output: str) -> str:
+    """The name of a size that a run finds: of a loop's rounds, after its first output that grows with them, and of a
+    range."""
+    return f"{output}_count"
+
+
+def deciders(node: Node) -> tuple[str, ...]:
+    """The inputs that ``node`` is computed from, where they may be given when a model is compiled: each is of a few
+    numbers, as a rate or a shape is; none where one is data, or belongs to a loop."""
+    sources = [n for n in topological([node]) if n.op is ops.INPUT]
+    small = all(isinstance(n.size, int) and n.size <= _FEW and not n.attr.name.startswith(MARK) for n in sources)
+    return tuple(n.attr.name for n in sources) if small else ()
+
+
 def undecided(node: Node, position: int) -> LuminalError:
     """The error for an input at ``position`` that must be known when the model is compiled, and is not."""
+    error = _undecided(node, position)
+    error.deciding = deciders(node)
+    return error
+
+
+def _undecided(node: Node, position: int) -> LuminalError:
     sources = [n.attr.name for n in topological([node]) if n.op is ops.INPUT]
     if not sources:
         return ShapeError(

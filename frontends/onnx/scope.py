@@ -59,3 +59,8 @@ class Scope:
             self._names.setdefault(node, name)
             self._values[name] = node
         return self._values[name]
+
+    def tensors(self) -> list[Node]:
+        """The tensors that have a name here or in a scope around."""
+        own = [value for value in self._values.values() if isinstance(value, Node)]
+        return own if self._outer is None else [*own, *self._outer.tensors()]

@@ -11,6 +11,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose import fourier
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, constant
+from luminal.core.movement import unsqueeze
 from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
 from luminal.frontends.onnx.tensors import element_type
 
@@ -30,7 +31,10 @@ def _dft(call: Call, axis: int) -> Node:
 
 @operator("STFT")
 def _stft(call: Call) -> Node:
+    """As runtimes do, a real signal may lack the last axis of one element."""
     signal, window = call[0], call.get(2)
+    if signal.rank == 2:
+        signal = unsqueeze(signal, [2])
     if signal.rank != 3 or (window is not None and window.rank != 1):
         raise ModelError(f"expected a signal of 3 axes and a window of one, found {list(signal.shape)}")
     length = window.shape[0] if window is not None else signal.shape[1]

@@ -39,3 +39,22 @@ def _string_normalizer(call: Call) -> Node:
         row = text.without(row, reduction.any_(is_word, 1), call.outputs[0])
     row = change(row)
     return row if x.rank == 1 else unsqueeze(row, [0])
+
+
+@operator("Tokenizer", domain="com.microsoft")
+def _tokenizer(call: Call) -> Node:
+    """Texts ``[C]`` or ``[N, C]``. One empty separator makes a token of each character."""
+    x = call[0]
+    if x.rank not in (1, 2):
+        raise ModelError(f"expected texts [C] or [N, C], found {list(x.shape)}")
+    separators, pattern = call.texts("separators") or [], call.text("tokenexp", "")
+    least, marked, fill = call.integer("mincharnum"), call.flag("mark"), call.text("pad_value")
+    if least < 1 or not (separators or pattern):
+        raise ModelError(
+            "expected a mincharnum of 1 or more, and separators or a tokenexp, found "
+            f"{least}, {separators} and {pattern!r}"
+        )
+    single = separators == [""]
+    patterns = ["(?s:.)"] if single else separators or [pattern]
+    separating = bool(separators) and not single
+    return text.tokens(x, patterns, separating=separating, least=least, marked=marked, fill=fill, name=call.outputs[0])

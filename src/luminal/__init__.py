@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from luminal.version import VERSION
 
 if TYPE_CHECKING:
-    from luminal.api import Specialised as Specialised
     from luminal.api import check as check
     from luminal.api import compile as compile
     from luminal.api import read as read
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
     from luminal.core.errors import LuminalError as LuminalError
     from luminal.module import Module as Module
     from luminal.module import load as load
+    from luminal.specialised import Specialised as Specialised
 
 __version__ = VERSION
 
 _HOMES = {
     "LuminalError": "luminal.core.errors",
     "Module": "luminal.module",
-    "Specialised": "luminal.api",
+    "Specialised": "luminal.specialised",
     "check": "luminal.api",
     "compile": "luminal.api",
     "diff": "luminal.comparison",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from luminal import arguments, artifact, entries, tensors
+from luminal import arguments, artifact, entries
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -27,6 +23,7 @@ from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
+from luminal.specialised import PerSignature, PerValue, Specialised
 from luminal.tuning import records
 from luminal.tuning import search as tuning
 from luminal.tuning.outcome import Outcome
@@ -61,11 +58,12 @@ def compile(
     ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
     ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs`` (but not one of
     functional ATen operators, as ``make_fx`` makes it, which is taken as it is); without them it is compiled at its
-    first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
-    such models makes one library with an entry for each, which share their weights and states: ``inputs`` are then a
-    mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds for the
-    entries that have it; under the name of an entry, they may have a mapping for it alone, and so may ``weights`` and
-    ``winograd``.
+    first call, and again only when types, ranks or undeclared sizes change. So is an ONNX model of which inputs of a
+    few numbers decide shapes or branches, if ``constants`` does not fix them: for each of their values. A mapping of
+    names to such models makes one library with an entry for each, which share their weights and states: ``inputs`` are
+    then a mapping too, and ``module["decode"]`` is the entry of that name. What ``dims`` and ``constants`` name holds
+    for the entries that have it; under the name of an entry, they may have a mapping for it alone, and so may
+    ``weights`` and ``winograd``.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
@@ -107,15 +105,21 @@ def compile(
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
+    same: dict[str, Any] = {
+        "target": chosen, "weights": weights, "winograd": winograd, "dims": dims, "constants": constants, "name": name,
+        "threads": threads, "emulate": emulate, "seed": seed, "search": search,
+    }  # fmt: skip
     if inputs is None and _is_module(model) and not _is_traced(model):
-        return Specialised(
-            model, target=chosen, weights=weights, winograd=winograd, dims=dims, constants=constants, name=name,
-            threads=threads, emulate=emulate, seed=seed, search=search,
-        )  # fmt: skip
+        return PerSignature(model, compile, same)
     stages = Stages(progress)
-    with stages("import"):
-        found = _entries(model, inputs, dims, constants, name)
-        graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
+    try:
+        with stages("import"):
+            found = _entries(model, inputs, dims, constants, name)
+            graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
+    except LuminalError as error:
+        if not error.deciding or isinstance(model, Mapping):
+            raise
+        return PerValue(model, compile, same, error, names(model, None, dims)[0], _sizes(model, dims))
     graphs = _approximated(graphs, choices, chosen, stages)
     called = next(iter(graphs.values())).name if name is None else name
     tuned = None
@@ -148,6 +152,12 @@ def options(
         raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
     schemes, budgets = entries.option("weights", weights, named), entries.option("winograd", winograd, named)
     return chosen, {name: (quantise.parse(schemes[name]), filtering.parse(budgets[name], chosen)) for name in named}
+
+
+def _sizes(model: Any, dims: Dims | None) -> Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, int]]:
+    """The sizes of a call of an ONNX model that ``dims`` does not declare, by the shapes of its inputs."""
+    _, importer, program = front_end(model)
+    return lambda shapes: importer.sizes(program, dims, shapes)
 
 
 def _names(model: Any) -> Collection[str]:
@@ -372,48 +382,3 @@ def _is_traced(model: Any) -> bool:
     from luminal.frontends.fx import program
 
     return program.is_aten(model)
-
-
-class Specialised:
-    """A PyTorch module that is compiled when it is called, once for each combination of types, ranks and undeclared
-    sizes; sizes that ``dims`` declares may vary freely. ``module(*args)`` is the compiled Module of a call. All of them
-    have one state: each call finds what the last one left."""
-
-    def __init__(self, model: Any, **options: Any) -> None:
-        self.model = model
-        self.options = options
-        self.modules: list[Module] = []
-        self._last: Module | None = None
-
-    def __repr__(self) -> str:
-        return f"<luminal {type(self.model).__name__}, compiled when it is called; {len(self.modules)} so far>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model, compiling it first where no earlier compilation fits. Raises as ``compile`` and Module do."""
-        module = self.module(*args, **kwargs)
-        if self._last is not None and module is not self._last and module.interface.states:
-            module.load_state(self._last.state)
-        self._last = module
-        return module(*args, **kwargs)
-
-    def module(self, *args: Any, **kwargs: Any) -> Module:
-        """The compiled module that a call with these arguments uses."""
-        found = next((m for m in self.modules if m.accepts(*args, **kwargs)), None)
-        if found is None:
-            found = self._compile(args, kwargs)
-            self.modules.append(found)
-        return found
-
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Module:
-        leaves = sys.modules["torch"].utils._pytree.tree_leaves((args, kwargs))
-        if not any(tensors.is_torch(leaf) or isinstance(leaf, np.ndarray) for leaf in leaves):
-            raise InputError("a module is compiled for the tensors of its first call; found none")
-        signature = inspect.signature(self.model.forward)
-        try:
-            bound: Any = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            found = f"{type(self.model).__name__}.forward{signature}"
-            raise InputError(f"the arguments do not fit {found}: {error}") from error
-        compiled = compile(self.model, bound, **self.options)
-        assert isinstance(compiled, Module)
-        return compiled

@@ -42,6 +42,7 @@ from luminal.display import Display
 from luminal.module import Module
 from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
+from luminal.specialised import Specialised
 from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, ratio, text
 from luminal.tuning import outcome as tuned
@@ -208,7 +209,8 @@ def compile_(
             search=search,
             progress=display.report,
         )
-        assert isinstance(module, Module)
+        if isinstance(module, Specialised):
+            module.export(output)  # says what decides shapes, and has to be given
         module.export(output, progress=display.report)
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")

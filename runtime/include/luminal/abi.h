@@ -92,7 +92,8 @@ enum lm_status {
     LM_UNSUPPORTED = 6,         /* this machine lacks what the library was compiled for: instructions, a device */
     LM_SYSTEM_ERROR = 7,        /* the operating system or the device's driver refused, e.g. to start a thread */
     LM_SINGULAR_MATRIX = 8,     /* raised by a step of the model: a matrix is singular, or not positive definite */
-    LM_OUT_OF_ROOM = 9          /* raised by a step of the model: a loop makes more rounds than its bound allows */
+    LM_OUT_OF_ROOM = 9,         /* raised by a step of the model: a loop or a range is longer than its bound */
+    LM_UNFIT_BRANCH = 10        /* raised by a step of the model: a branch is taken that does not fit what follows */
 };
 
 /* One tensor, owned by the caller. */

@@ -231,7 +231,8 @@ class ContextBase : public InPlace {
         switch (status) {
             case LM_INDEX_OUT_OF_RANGE: return "an index is out of range";
             case LM_SINGULAR_MATRIX: return "a matrix is singular, or not positive definite";
-            case LM_OUT_OF_ROOM: return "a loop makes more rounds than there is room for";
+            case LM_UNFIT_BRANCH: return "a branch is taken that does not fit what follows it";
+            case LM_OUT_OF_ROOM: return "a loop makes more rounds than there is room for, or a range more numbers";
             case LM_INVALID_ARGUMENT: return "a text that is no UTF-8 was given";
             case LM_OUT_OF_MEMORY: return "there was no memory for texts";
             default: return "the operator failed";

@@ -429,6 +429,106 @@ inline void match(Texts& texts, Status* status, Numbers in, Elements<const int32
     }
 }
 
+/// Automata that share a table: the classes of the 256 bytes of each; rows of states, that name those which follow by
+/// their rows, or -1 where nothing is accepted any more; the row of each one's first state.
+struct Automata {
+    const int32_t* classes;
+    const int32_t* states;
+    const int64_t* starts;
+    int64_t count;
+    int32_t width;
+
+    Automata(Elements<const int32_t> by, Elements<const int32_t> rows, Elements<const int64_t> first)
+        : classes(by.data), states(rows.data), starts(first.data), count(first.size), width(2) {
+        for (int64_t i = 0; i < by.size; ++i) width = by.data[i] + 2 > width ? by.data[i] + 2 : width;
+    }
+
+    /// How many bytes automaton `number` accepts at the most; 0 where it accepts none.
+    size_t longest(int64_t number, const char* data, size_t size) const {
+        size_t best = 0;
+        int64_t state = starts[number];
+        for (size_t at = 0; at < size; ++at) {
+            state = states[state * width + 1 + classes[number * 256 + static_cast<unsigned char>(data[at])]];
+            if (state < 0) break;
+            if (states[state * width] != 0) best = at + 1;
+        }
+        return best;
+    }
+};
+
+/// Which tokens there are: what lies between what the automata accept, or what the one accepts; with so many characters
+/// at least; and whether a mark comes before and behind them.
+struct Tokens {
+    bool separating;
+    int64_t least;
+    bool marked;
+
+    explicit Tokens(Elements<const int64_t> rule)
+        : separating(rule.data[0] != 0), least(rule.data[1] > 1 ? rule.data[1] : 1), marked(rule.data[2] != 0) {}
+
+    /// Calls `part(data, size)` for each token; the automata from `number` on divide what is left.
+    template <class Part>
+    void each(const Automata& by, int64_t number, const char* data, size_t size, const Part& part) const {
+        if (number == by.count) return give(data, size, part);
+        size_t begin = 0;
+        for (size_t at = 0; at < size;) {
+            const size_t taken = by.longest(number, data + at, size - at);
+            if (taken > 0 && separating) {
+                each(by, number + 1, data + begin, at - begin, part);
+                begin = at + taken;
+            } else if (taken > 0) {
+                give(data + at, taken, part);
+            }
+            at += taken > 0 ? taken : 1;
+        }
+        if (separating) each(by, number + 1, data + begin, size - begin, part);
+    }
+
+  private:
+    template <class Part>
+    void give(const char* data, size_t size, const Part& part) const {
+        int64_t characters = 0;
+        for (size_t i = 0; i < size; ++i) characters += (static_cast<unsigned char>(data[i]) & 0xc0) != 0x80;
+        if (characters >= least) part(data, size);
+    }
+};
+
+inline void count_tokens(Texts& texts, Status* status, Numbers in, Elements<const int32_t> classes,
+                         Elements<const int32_t> states, Elements<const int64_t> starts, Elements<const int64_t> rule,
+                         Elements<int64_t> out) {
+    const Automata by(classes, states, starts);
+    const Tokens tokens(rule);
+    lm_text text;
+    for (int64_t i = 0; i < out.size; ++i) {
+        if (!texts.find(in.data[i], text, *status)) return;
+        int64_t count = 0;
+        tokens.each(by, 0, text.data, text.size, [&](const char*, size_t) { ++count; });
+        if (count > MOST_PARTS) status->raise(LM_OPERATOR_FAILED);
+        out.data[i] = count;
+    }
+}
+
+inline void tokens(Texts& texts, Status* status, Numbers in, Elements<const int32_t> classes,
+                   Elements<const int32_t> states, Elements<const int64_t> starts, Elements<const int64_t> rule,
+                   Numbers fill, Elements<uint64_t> out) {
+    const Automata by(classes, states, starts);
+    const Tokens tokens(rule);
+    const int64_t room = in.size > 0 ? out.size / in.size : 0;
+    lm_text text;
+    for (int64_t i = 0; i < out.size; ++i) out.data[i] = *fill.data;
+    for (int64_t i = 0; i < in.size && room > 0; ++i) {
+        if (!texts.find(in.data[i], text, *status)) return;
+        uint64_t* row = out.data + i * room;
+        int64_t count = 0;
+        const auto put = [&](const char* data, size_t size) {
+            if (count < room) row[count++] = texts.number(data, size, *status);
+        };
+        if (tokens.marked) put("\x02", 1);
+        tokens.each(by, 0, text.data, text.size, put);
+        if (tokens.marked) put("\x03", 1);
+    }
+}
+
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// Whether a text, which a 0 follows, says a number: as strtod takes it, but for hexadecimal and white space.

@@ -63,7 +63,7 @@ struct Status { int32_t code; };
 
 #if !defined(LM_ABI_H)
 /// What kernels raise: these members of enum lm_status.
-enum { LM_INDEX_OUT_OF_RANGE = 2, LM_OPERATOR_FAILED = 3, LM_SINGULAR_MATRIX = 8, LM_OUT_OF_ROOM = 9 };
+enum { LM_INDEX_OUT_OF_RANGE = 2, LM_OPERATOR_FAILED = 3, LM_SINGULAR_MATRIX = 8, LM_OUT_OF_ROOM = 9, LM_UNFIT_BRANCH = 10 };
 #endif
 
 /// Reports `code`. The smallest one wins, so that the outcome does not depend on which thread came first.
