@@ -23,6 +23,7 @@ from luminal.core.data import Data
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.host import FUNCTIONS
 from luminal.core.ops import Kind, Op
+from luminal.core.origins import Approximation, Origin
 from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, i64
@@ -115,19 +116,6 @@ def _intern(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DT
 
 
 # ---- origins: where in the source model a node came from; never part of equality -----------------------------------
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A source operator: its type, its name in the model, and the user's line (``file:line``) where it is known."""
-
-    op: str
-    name: str
-    location: str = ""
-
-    def __str__(self) -> str:
-        where = f" at {self.location}" if self.location else ""
-        return f"{self.op} {self.name!r}{where}"
 
 
 _ORIGINS = 100  # of one node
@@ -513,24 +501,6 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 
 # ---- graphs --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Approximation:
-    """A place where an ``option`` changes the computed values: ``what`` was done, and to which source operators.
-    ``form`` is what a search found for the ``region`` of that hash."""
-
-    option: str
-    what: str
-    origins: tuple[Origin, ...]
-    region: str = ""
-    form: str = ""
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """This value as a dictionary for JSON."""
-        found = {"region": self.region, "form": self.form} if self.form else {}
-        return {"option": self.option, "what": self.what, "origins": [str(o) for o in self.origins], **found}
 
 
 @dataclass(frozen=True)

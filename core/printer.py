@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from luminal.core import ops, texts, traverse
-from luminal.core.ir import Graph, Node, Origin, Origins, Shape
+from luminal.core.ir import Graph, Node, Origins, Shape
 from luminal.core.ops import Kind
+from luminal.core.origins import Origin
 from luminal.core.types import from_numpy
 
 _FEW = 8  # most elements of a constant that is written out

@@ -11,8 +11,9 @@ from itertools import chain
 
 from luminal.core import ir, lookups, traverse
 from luminal.core.errors import SpecError
-from luminal.core.ir import Graph, Node, Origin, Origins
+from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind, Op
+from luminal.core.origins import Origin
 from luminal.core.rules import RULES
 from luminal.core.rules.pattern import Rule
 

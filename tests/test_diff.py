@@ -28,6 +28,7 @@ from luminal.core.decompose import indexing
 from luminal.core.decompose.error_function import erf
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
+from luminal.core.origins import Origin
 from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, spelled_out
@@ -193,7 +194,7 @@ def test_mistake_in_a_pass_that_changes_several_operators(monkeypatch: pytest.Mo
         ("times x", lambda y: y * x),
         ("halved", lambda y: y * 0.5),
     ):
-        with ir.originating(origins, ir.Origin(name, name)):
+        with ir.originating(origins, Origin(name, name)):
             y = step(y)
     graph = Graph("gelu", (x,), (("y", y),), origins=origins)
     inputs = drawing.draw(graph, {})

@@ -22,6 +22,7 @@ from luminal.core.decompose.hyperbolic import one_plus_tanh_short, tanh
 from luminal.core.decompose.reduction import prod, softmax, sum_
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import pad
+from luminal.core.origins import Origin
 from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import rewrite
 from luminal.core.rules import functions
@@ -147,9 +148,9 @@ def test_what_a_function_is_compared_with_leaves_no_trace() -> None:
     functions._spelled.cache_clear()
     origins: ir.Origins = {}
     x = ir.input_("x", (), types.f32)
-    with ir.originating(origins, ir.Origin("Neg", "own")):
+    with ir.originating(origins, Origin("Neg", "own")):
         negated = ir.binary(ops.MUL, x, ir.constant(-1.0, types.f32))
-    with ir.originating(origins, ir.Origin("Gelu", "other")):
+    with ir.originating(origins, Origin("Gelu", "other")):
         weights = rounded(gelu(X))
     found = eased(Contracted.of(Graph("both", (x, X), (("n", negated), ("g", weights)), origins=origins))).graph
     assert [origin.op for origin in found.origins[negated]] == ["Neg"] and x not in found.origins

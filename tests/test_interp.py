@@ -13,7 +13,8 @@ import pytest
 from luminal.core import interp, ir, movement, ops, printer, spec, strided, structured
 from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, InputError, ShapeError, SpecError
-from luminal.core.ir import Graph, Node, Origin
+from luminal.core.ir import Graph, Node
+from luminal.core.origins import Origin
 from luminal.core.types import bf16, f16, f32, f64, i8, i32, i64
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,8 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.error_function import times_normal, times_normal_short
 from luminal.core.decompose.hyperbolic import one_plus_tanh_short
 from luminal.core.errors import SpecError
-from luminal.core.ir import Graph, Node, Origin
+from luminal.core.ir import Graph, Node
+from luminal.core.origins import Origin
 from luminal.core.rules import RULES, quotient
 from luminal.core.rules.functions import IDENTITIES, Identity
 from luminal.core.rules.pattern import NODES, Rule, instance

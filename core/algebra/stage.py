@@ -12,7 +12,8 @@ from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
 from luminal.core.decisions import structure
-from luminal.core.ir import Approximation, Graph, Node, Origins
+from luminal.core.ir import Graph, Node, Origins
+from luminal.core.origins import Approximation, Origin
 from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
@@ -142,7 +143,7 @@ class _Search:
             return None
         return form.read(text, region, price), of_spelled(region.spelled, price)
 
-    def origins_of(self, region: Region) -> tuple[ir.Origin, ...]:
+    def origins_of(self, region: Region) -> tuple[Origin, ...]:
         return ir.joined((), tuple(dict.fromkeys(o for node in region.spelled for o in self.origins.get(node, ()))))
 
     def cancels(self, node: Node) -> bool:

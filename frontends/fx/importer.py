@@ -28,7 +28,8 @@ from luminal.core.errors import (
     UnsupportedError,
 )  # fmt: skip
 from luminal.core.facts import Facts, ImpliedRelation
-from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
+from luminal.core.ir import Graph, Node, Origins, State, originating
+from luminal.core.origins import Origin
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 from luminal.frontends.fx import location, structure, tables

@@ -23,8 +23,9 @@ from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError, decided_by
 from luminal.core.facts import Facts, ImpliedBound, ImpliedRelation
 from luminal.core.gradient import gradients
-from luminal.core.ir import Graph, Node, Origin, Origins, originating
+from luminal.core.ir import Graph, Node, Origins, originating
 from luminal.core.movement import concatenate, reshape
+from luminal.core.origins import Origin
 from luminal.core.structured import MARK
 from luminal.frontends.onnx import control, functions, gradient, operators, sequences, siblings
 from luminal.frontends.onnx.external import ExternalFiles

@@ -27,8 +27,9 @@ from luminal.core import symbolic as sym
 from luminal.core.constants import is_computed, is_constant, is_narrow
 from luminal.core.costs import COSTS
 from luminal.core.errors import InputError
-from luminal.core.ir import Approximation, Graph, Node
+from luminal.core.ir import Graph, Node
 from luminal.core.movement import reshape, transpose
+from luminal.core.origins import Approximation
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Operand, operand
 from luminal.core.schedule.contraction.roles import contraction_of

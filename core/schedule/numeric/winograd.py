@@ -29,9 +29,10 @@ from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.errors import InputError
-from luminal.core.ir import Approximation, Graph, Node
+from luminal.core.ir import Graph, Node
 from luminal.core.movement import concatenate, varies
 from luminal.core.ops import Kind
+from luminal.core.origins import Approximation
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.contraction.roles import contraction_of

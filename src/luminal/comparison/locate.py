@@ -19,7 +19,8 @@ from luminal.comparison.report import Finding
 from luminal.comparison.ties import live
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import target as targets
-from luminal.core.ir import Graph, Node, Origin
+from luminal.core.ir import Graph, Node
+from luminal.core.origins import Origin
 from luminal.core.target import Target
 from luminal.module import Module
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from luminal.comparison.measure import Distance
 from luminal.comparison.oracle import Allowed
-from luminal.core.ir import Origin
+from luminal.core.origins import Origin
 
 WIDE = 100  # columns of a screen that has room for the outputs' shapes
 
