@@ -150,6 +150,7 @@ def spread(x: Node) -> Node:
     return reduction.max_(x, [-1]) * reduction.sum_(x, [-1]) + reduction.sum_(x * x, [-1])
 
 
+@pytest.mark.usefixtures("sums_as_spelled")
 @pytest.mark.parametrize("length", [45, sym.var("seq", 1, 90)], ids=str)
 @pytest.mark.parametrize("target", [targets.X86_64, targets.AVX2], ids=lambda t: t.name)
 @pytest.mark.parametrize("form", [log_sum, softmax, spread])

@@ -40,7 +40,6 @@ ALIKE = {
     ("nest.ir.Contract.accumulate", "_blocked"): "legality: a schedule sums in blocks before it accumulates",
     ("nest.ir.LoopNest.checked", "concatenated"): "boxes look nothing up",
     ("nest.ir.LoopNest.checked", "_tiling"): "contractions of these models look nothing up",
-    ("nest.ir.LoopNest.checked", "_check_phases"): "spec: the step of a phase that may fail is the only one",
     ("program.ir.Kernel.fetches", "_check_fetch"): "spec: asked of launches with something to fetch",
     ("program.ir.Phase.linked", "_check_phases"): "spec: asked of phases with portions",
 }
