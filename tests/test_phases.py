@@ -35,6 +35,8 @@ from tests.codegen_support import array, axis, of, op, output
 from tests.schedule_support import changed
 from tests.test_schedule_random import Builder
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 ROWS = 64
 
 

@@ -56,6 +56,8 @@ class Value:
 
 def written(region: Region, paths: Sequence[Path]) -> Node:
     """The node that computes ``region`` by ``paths``, one for each of its terms."""
+    if not paths:  # masks leave nothing to be summed
+        return ir.expand(ir.constant(0, region.root.dtype), region.root.shape)
     by = _inverted(region.result, region.root.shape)
     results = [_value(path).read(region.root.shape, {}, by) for path in paths]
     return reduce(_plus, results)

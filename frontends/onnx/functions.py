@@ -150,6 +150,11 @@ def _with_attributes(body: onnx.FunctionProto, given: Sequence[onnx.AttributePro
 
 
 def _bind_node(node: onnx.NodeProto, values: Mapping[str, onnx.AttributeProto]) -> None:
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            _bind_node(inner, values)
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
+        return
     kept = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:
@@ -160,8 +165,6 @@ def _bind_node(node: onnx.NodeProto, values: Mapping[str, onnx.AttributeProto]) 
             copy.name = attribute.name
             kept.append(copy)
         else:
-            for inner in attribute.g.node:
-                _bind_node(inner, values)
             kept.append(attribute)
     copies = [onnx.AttributeProto.FromString(attribute.SerializeToString()) for attribute in kept]
     del node.attribute[:]
