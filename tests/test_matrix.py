@@ -237,6 +237,7 @@ def stored_in_two_bytes(s: Source) -> ir.Node:
     return decompose.conv(ir.cast(x, types.f32), ir.cast(weight, types.f32), None, **BORDER)
 
 
+@pytest.mark.usefixtures("sums_as_spelled")
 @pytest.mark.parametrize(
     ("build", "terms"),
     [
