@@ -37,6 +37,8 @@ from luminal.core.schedule.transform.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import check_outputs, refusals, run_program, transformed
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 
 @pytest.mark.parametrize(
     "target", [targets.X86_64, targets.AVX512, targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]], ids=lambda t: t.name

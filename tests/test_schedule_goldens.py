@@ -24,6 +24,8 @@ from tests.conftest import Golden
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import schedule_text
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 GPUS = tuple(targets.GPUS[name] for name in ("cuda:sm_90", "metal"))
 CPUS = (targets.X86_64, targets.AVX2, targets.AVX512, targets.AARCH64)
 UNITS = (targets.parse("avx512-bf16", "bf16"), targets.parse("amx", "bf16"))

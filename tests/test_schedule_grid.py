@@ -35,6 +35,8 @@ from luminal.core.types import DType
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 Array = np.ndarray[Any, Any]
 
 CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]

@@ -16,6 +16,8 @@ from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from tests.schedule_support import run_program
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 Random = np.random.Generator
 COUNT = sym.var("n", 1, 5)
 SIZE = 3  # of COUNT, in every run

@@ -18,6 +18,8 @@ from luminal.core.errors import ShapeError
 from luminal.core.ir import Graph, Node
 from luminal.module import Module
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 Array = np.ndarray[Any, Any]
 N = sym.var("n", 0, 12)
 

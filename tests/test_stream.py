@@ -47,6 +47,8 @@ from tests.stream_support import (
     with_mask,
 )
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 
 def streamed(made: Made, block: int = 1, group: int = 1, rows: int = 2, first_rows: int = 0) -> ln.LoopNest:
     """The nest with ``block`` panels to a block."""

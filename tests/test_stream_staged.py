@@ -51,6 +51,8 @@ from tests.stream_support import (
     with_mask,
 )
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 Array = np.ndarray[Any, Any]
 CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]
 

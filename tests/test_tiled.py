@@ -21,6 +21,8 @@ from luminal.core.target import Target
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, schedule_text, transformed
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 Array = np.ndarray[Any, Any]
 Build = Callable[[Source], ir.Node]
 

@@ -24,7 +24,10 @@ TARGET = targets.AVX512_AMX
 BFLOAT16, BYTES = 0, 1
 NORMAL = np.float32(2.0**-126)  # the smallest
 
-pytestmark = pytest.mark.skipif(bool(tiles.missing(TARGET)), reason=tiles.missing(TARGET))
+pytestmark = [
+    pytest.mark.skipif(bool(tiles.missing(TARGET)), reason=tiles.missing(TARGET)),
+    pytest.mark.usefixtures("sums_as_spelled"),
+]
 
 
 @pytest.fixture(scope="module")

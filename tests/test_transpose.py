@@ -29,6 +29,8 @@ from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.schedule.transform.transpose import StoreTileTransposed, TransposeInRegisters
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 F32 = types.f32
 ROWS, COLUMNS = 21, 37
 

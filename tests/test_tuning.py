@@ -49,6 +49,8 @@ from luminal.tuning.subject import Argument, Race, Subject, Work
 from tests.schedule_graphs import GRAPHS
 from tests.schedule_support import changed, check_outputs, run_program
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 F32 = types.f32
 
 

@@ -27,6 +27,8 @@ from tests.emulation import INSTRUCTION_SETS
 from tests.schedule_graphs import BATCH, Source
 from tests.schedule_support import is_masked, run_program, transformed, transforms
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 F32 = types.f32
 SIZE, CHANNELS, TAPS = 9, 3, 3
 
