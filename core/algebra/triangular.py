@@ -160,7 +160,7 @@ class _Parted:
         on_diagonal = blocks[..., each, each, :, :]
         numbers = np.tril(blocks[..., 0, -1], -1)  # where a block is largest if the matrix decays
         below, above = each[1:], each[:-1]
-        columns, rows = np.ones(array.shape[:-2] + (count, length)), np.ones(array.shape[:-2] + (count, length))
+        columns, rows = (np.ones((*array.shape[:-2], count, length)) for _ in range(2))
         corner = numbers[..., below, above][..., None]
         safe = np.where(corner == 0, 1, corner)
         beside = blocks[..., below, above, :, :]
@@ -169,9 +169,7 @@ class _Parted:
         with np.errstate(over="ignore", invalid="ignore"):
             made = columns[..., :, None, :, None] * numbers[..., None, None] * rows[..., None, :, None, :]
         whole = np.where(np.tri(count, k=-1, dtype=bool)[:, :, None, None], blocks, 0)
-        info = np.finfo(
-            matrix.factors[0].dtype.numpy
-        )  # what is smaller than normal numbers has lost its digits already
+        info = np.finfo(matrix.factors[0].dtype.numpy)  # what is below its normal numbers has lost digits already
         near = np.abs(made - whole) <= _ROUNDINGS * float(info.eps) * np.abs(whole) + float(info.tiny)
         if not near.all():
             return None
