@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from luminal.core import config
+from luminal.core.algebra import stage as algebra
 
 # What this machine's user has tuned must not change what the tests compile.
 os.environ["LUMINAL_NO_RECORDS"] = "1"
@@ -39,6 +40,14 @@ class Golden:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="module")
+def sums_as_spelled() -> Iterator[None]:
+    """For tests of what comes after the algebra, with layers that it would make one of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algebra, "improved", lambda graph, target: graph)
+        yield
 
 
 @pytest.fixture(scope="module")

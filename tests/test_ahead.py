@@ -29,6 +29,8 @@ from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
 from tests.emulation import HOST, OTHERS
 
+pytestmark = pytest.mark.usefixtures("sums_as_spelled")
+
 AVX512 = replace(targets.AVX512, threads=2, l3=32 << 20)
 WIDTH = 512
 
