@@ -19,11 +19,13 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.core import constants, interp, ir, limits, movement
+from luminal.core import constants, interp, ir, limits, movement, traverse
 from luminal.core import symbolic as sym
 from luminal.core.algebra.terms import Axis, Factor, Region, Term, numbered, plain
+from luminal.core.ops import Kind
 
 BLOCKS = (16, 32, 64, 128, 256)  # lengths of blocks that are tried, where the matrix consists of such
+WORK = 1 << 26  # operations on elements, at most, by which a matrix is computed to look at it
 LEAST = 64  # rows of a matrix in which it is worth looking for blocks
 _ROUNDINGS = 8  # of an element, and of the column, number and row whose product it is
 
@@ -118,7 +120,8 @@ def _is_matrix(factor: Factor) -> bool:
     is_plain = all(c.axis is not None for c in factor.coordinates) and not factor.divides
     if node is None or not is_plain or not constants.is_decided(node):
         return False
-    return isinstance(node.size, int) and node.size <= limits.TABLE
+    operations = sum(x.op.kind is Kind.ELEMENTWISE for x in traverse.topological([node]))
+    return int(node.size) * (1 + operations) <= WORK
 
 
 def _over(factor: Factor, axes: Sequence[Axis]) -> NDArray[np.float64]:
