@@ -43,6 +43,42 @@ def attention() -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
     )
 
 
+def in_chunks(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, length: int = 64) -> Tensor:
+    """Retention (Sun et al., 2023) in its chunkwise form: ``gamma`` [heads, 1, 1] is how a head decays."""
+    heads, width = q.shape[1], q.shape[-1]
+    q, k, v = (x.reshape(1, heads, -1, length, width) for x in (q, k, v))
+    i, gamma = torch.arange(length), gamma[:, None]
+    inside = torch.where(i[:, None] >= i, gamma ** (i[:, None] - i), 0.0)
+    sums = k.transpose(-1, -2) @ (v * (gamma ** (length - 1 - i)).transpose(-1, -2))
+    states = [torch.zeros_like(sums[:, :, 0])]
+    for n in range(sums.shape[2] - 1):
+        states.append(states[-1] * gamma[:, 0] ** length + sums[:, :, n])
+    before = (q * (gamma ** (i + 1)).transpose(-1, -2)) @ torch.stack(states, 2)
+    return (((q @ k.transpose(-1, -2)) * inside) @ v + before).flatten(2, 3)
+
+
+def causal() -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
+    q, k, v = (torch.randn(1, 8, 2048, 64) for _ in range(3))
+    gamma = torch.ones(8, 1, 1)
+    return (
+        Written(lambda m, q, k, v: torch.tril(q @ k.transpose(-1, -2)) @ v),
+        Written(lambda m, q, k, v: in_chunks(q, k, v, m.gamma), gamma=gamma),
+        (q, k, v),
+    )
+
+
+def decaying() -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
+    q, k, v = (torch.randn(1, 8, 2048, 64) for _ in range(3))
+    gamma = 1 - torch.exp2(-5.0 - torch.arange(8))[:, None, None]
+    i = torch.arange(2048)
+    decay = torch.where(i[:, None] >= i, gamma ** (i[:, None] - i), 0.0)
+    return (
+        Written(lambda m, q, k, v: ((q @ k.transpose(-1, -2)) * m.decay) @ v, decay=decay),
+        Written(lambda m, q, k, v: in_chunks(q, k, v, m.gamma), gamma=gamma),
+        (q, k, v),
+    )
+
+
 def chain() -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
     a, b, c = torch.randn(1024, 16), torch.randn(16, 1024), torch.randn(1024, 8)
     return Written(lambda m, a, b, c: (a @ b) @ c), Written(lambda m, a, b, c: a @ (b @ c)), (a, b, c)
@@ -194,6 +230,8 @@ def table_of_rows() -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
 
 FORMS = {
     "attention": Form("linear attention, 2048 tokens", attention),
+    "causal": Form("causal linear attention, 2048 tokens", causal),
+    "decaying": Form("linear attention that decays by head (RetNet)", decaying),
     "chain": Form("chain of three matrices", chain),
     "constants": Form("chain with two constants", constant_chain),
     "graph-narrow": Form("graph convolution, to fewer features", graph_convolution(256, 16)),

@@ -66,6 +66,11 @@ def is_computed(node: Node) -> bool:
     return fact.decided and fact.elements > 0
 
 
+def is_decided(node: Node) -> bool:
+    """Whether ``node`` depends on constants and positions alone, and has a known size."""
+    return _fact(node).decided and isinstance(node.size, int)
+
+
 def is_narrow(node: Node, narrower: int) -> bool:
     """Whether ``node`` is arithmetic on constants that take at most 1/``narrower`` of its bytes: a kernel decodes it
     as it reads it, for folded it would have more bytes to read."""

@@ -393,7 +393,7 @@ NUMBERS = {
     "accuracy": {
         "choose/contraction.py: TERMS_PER_BLOCK", "numeric/digits.py: GUARD", "numeric/winograd.py: LARGEST",
         "numeric/long_reductions.py: ACCURATE_TERMS", "numeric/quantise.py: LEAST_ELEMENTS", "patterns.py: SMALLEST",
-        "law.py: _CANCELLING", "law.py: _SHARE", "terms.py: _ROUNDING",
+        "law.py: _CANCELLING", "law.py: _SHARE", "terms.py: _ROUNDING", "triangular.py: _ROUNDINGS",
     },
     "what types hold": {
         "integers.py: LIMIT", "numeric/digits.py: ALL", "numeric/integers.py: EXACT", "statements.py: MOVES",
@@ -407,7 +407,7 @@ NUMBERS = {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",
         "fusion/fuse.py: MOST_NESTED", "nest/footprint.py: BOUNDS", "numeric/bit_maxima.py: MOST_TAPS",
         "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES", "factoring.py: MOST",
-        "paths.py: EXACT", "paths.py: KEPT",
+        "paths.py: EXACT", "paths.py: KEPT", "triangular.py: BLOCKS", "triangular.py: LEAST", "triangular.py: WORK",
     },
     "format": {
         "cache.py: _CHUNK", "cuda.py: _DRIVER", "cuda.py: _FIRST", "names.py: LONGEST", "program/interpreter.py: FRESH",

@@ -86,18 +86,23 @@ class Ranges:
         reach = extent.data * _SHARE
         return extent.high + reach * self.most <= self.most and extent.low + reach * self.least >= self.least
 
-    def leaf(self, node: Node) -> _Extent:
+    def leaf(self, node: Node, is_spelled: bool = False) -> _Extent:
+        """How large the elements of a factor may be: of a constant, the largest, as sums are about as large; where it
+        ``is_spelled``, the least too, which may vanish in a product then."""
         source = node.inputs[0] if node.op is ops.VIEW else node
         if source.op is not ops.CONSTANT:
             return _Extent(1, 0.0, 0.0)
-        largest = float(np.abs(np.asarray(source.attr.array, np.float64)).max(initial=0.0))
-        exponent = math.log10(largest) if 0 < largest < math.inf else 0.0
-        return _Extent(0, exponent, exponent)
+        sizes = np.abs(np.asarray(source.attr.array, np.float64))
+        sizes = sizes[(sizes > 0) & (sizes < math.inf)]
+        if not sizes.size:
+            return _Extent(0, 0.0, 0.0)
+        high = math.log10(float(sizes.max()))
+        return _Extent(0, math.log10(float(sizes.min())) if is_spelled else high, high)
 
     def of_node(self, node: Node, inside: Collection[Node], known: dict[Node, _Extent]) -> _Extent:
         if node not in known:
             operands = node.inputs[node.op is ops.SELECT :]
-            parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x) for x in operands]
+            parts = [self.of_node(x, inside, known) if x in inside else self.leaf(x, True) for x in operands]
             if node.op in (ops.ADD, ops.SELECT):
                 known[node] = _sum(parts)
             elif node.op is ops.MULTIPLY_ADD:

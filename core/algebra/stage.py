@@ -11,6 +11,7 @@ from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
+from luminal.core.algebra.triangular import in_blocks
 from luminal.core.decisions import structure
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.origins import Approximation, Origin
@@ -23,9 +24,9 @@ from luminal.core.target import Target
 _READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
 _ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
 _FREE = (ops.VIEW, ops.GATHER)
-# A path for each term of a region, and what it costs as spelled.
-_Form: TypeAlias = tuple[list[Path], float]
-_Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], _Form | None]]
+# A region, a path for each of its terms, and what it costs as spelled.
+_Form: TypeAlias = tuple[Region, list[Path], float]
+_Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], list[Path], float]]
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
 
@@ -103,7 +104,7 @@ class _Search:
         found = None if root in pinned else self.cheapest(region, price)
         if found is None:
             return False
-        paths, before = found
+        region, paths, before = found
         if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
             return False
         origins: Origins = {}
@@ -122,26 +123,36 @@ class _Search:
         return True
 
     def cheapest(self, region: Region, price: Price) -> _Form | None:
+        """``region``, with triangular factors in blocks or not, and the paths of the form that costs least; or of the
+        one that ``Target.forms`` says. None if there is none, or if it costs no less than what is spelled."""
+        before = of_spelled(region.spelled, price)
+        if self.target.forms is not None:
+            noted = self.noted(region, price)
+            return None if noted is None else (*noted, before)
+        best, (paths, cost) = region, self.paths(region, price)
+        while True:
+            ways = [(*self.paths(other, price), other) for other in in_blocks(best)]
+            if not ways or min(way[1] for way in ways) >= cost:
+                return (best, paths, before) if cost < WORTH * before else None
+            paths, cost, best = min(ways, key=lambda way: way[1])
+
+    def paths(self, region: Region, price: Price) -> tuple[list[Path], float]:
         """``cheapest_form``, which is found once for regions that are alike."""
         key, tensors = alike.described(region)
         if key not in self.known:
-            self.known[key] = tensors, self.find(key, region, price)
-            return self.known[key][1]
-        others, found = self.known[key]
-        if found is None:
-            return None
-        paths, before = found
+            self.known[key] = tensors, *cheapest_form(region, price)
+            return self.known[key][1:]
+        others, paths, cost = self.known[key]
         by = dict(zip(others, tensors, strict=True))
-        return [alike.renewed(path, by) for path in paths], before
+        return [alike.renewed(path, by) for path in paths], cost
 
-    def find(self, key: str, region: Region, price: Price) -> _Form | None:
-        """The form that costs least, or that ``Target.forms`` says."""
-        if self.target.forms is None:
-            return cheapest_form(region, price)
-        text = self.target.forms.get(structure("region", key))
-        if text is None:
-            return None
-        return form.read(text, region, price), of_spelled(region.spelled, price)
+    def noted(self, region: Region, price: Price) -> tuple[Region, list[Path]] | None:
+        """The form that ``Target.forms`` has for ``region``, or for one in blocks of it."""
+        assert self.target.forms is not None
+        text = self.target.forms.get(structure("region", alike.described(region)[0]))
+        if text is not None:
+            return region, form.read(text, region, price)
+        return next((found for other in in_blocks(region) if (found := self.noted(other, price))), None)
 
     def origins_of(self, region: Region) -> tuple[Origin, ...]:
         return ir.joined((), tuple(dict.fromkeys(o for node in region.spelled for o in self.origins.get(node, ()))))
@@ -174,12 +185,10 @@ def _between(root: Node, region: Region) -> list[Node]:
     return list(found)
 
 
-def cheapest_form(region: Region, price: Price) -> _Form | None:
-    """A path for each term of ``region``, and the cost as spelled; None if that is no better."""
-    itemsize = region.root.dtype.itemsize
-    before = of_spelled(region.spelled, price)
-    found = cheapest_sum(region.terms, elements(region.root), itemsize, price)
-    return (list(found.paths), before) if found.cost < WORTH * before else None
+def cheapest_form(region: Region, price: Price) -> tuple[list[Path], float]:
+    """The paths of the cheapest form of ``region``, and their cost."""
+    found = cheapest_sum(region.terms, elements(region.root), region.root.dtype.itemsize, price)
+    return list(found.paths), found.cost
 
 
 def spelled(node: Node, region: Region) -> str:

@@ -8,6 +8,7 @@ factor.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import constants, interp, ir, limits, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Failure
@@ -139,11 +140,11 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     products = [restricted for product in products if (restricted := _restricted(product)) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
-    terms = _numbered(_term(product, by, root.dtype) for product in products)
+    terms = numbered(_term(product, by, root.dtype) for product in products)
     return Region(root, terms, tuple(sym.substitute(e, by) for e in result), tuple(reader.spelled))
 
 
-def _numbered(terms: Iterable[Term]) -> tuple[Term, ...]:
+def numbered(terms: Iterable[Term]) -> tuple[Term, ...]:
     """``terms`` with names for their factors."""
     names = (f"f{k}" for k in itertools.count())
     return tuple(Term(tuple(replace(f, name=next(names)) for f in term.factors)) for term in terms)
@@ -235,6 +236,9 @@ class _Reader:
                 return self.visit(data, [*at[:first], found, *at[first + table.rank :]], valid)
         if node.op is ops.VIEW:
             return self.view(node, at, valid)
+        if node.op is ops.SELECT and (mask := _mask(node, at)) is not None:
+            kept, indicator = mask
+            return [(*product, indicator) for product in self.visit(kept, at, valid)]
         if node.op is ops.SELECT:
             holds = _condition(node.inputs[0], at)
             cases = zip(node.inputs[1:], (holds, -1 - holds), strict=True)
@@ -301,6 +305,36 @@ def _is_select(node: Node) -> bool:
     while node.op is ops.VIEW:
         node = node.inputs[0]
     return node.op is ops.SELECT
+
+
+def _mask(node: Node, at: Sequence[Position]) -> tuple[Node, _Leaf] | None:
+    """The case of a select whose other one is zero, and one where it is taken, zero elsewhere: a constant over two
+    axes, or more. None if it is no such select."""
+    condition, *cases = node.inputs
+    zero = next((k for k, x in enumerate(cases) if _is_zero(x)), None)
+    if zero is None:
+        return None
+    condition, at = _seen_through(condition, at)
+    axes = sorted({v for e in at for v in variables(e)}, key=str)
+    counts = [v.hi + 1 for v in axes]
+    sizes = [n for n in counts if isinstance(n, int)]
+    if len(axes) < 2 or len(sizes) < len(counts) or math.prod(sizes) > limits.TABLE:
+        return None
+    where: dict[str, Any] = {
+        v.name: np.arange(n).reshape([-1 if j == k else 1 for j in range(len(axes))])
+        for k, (v, n) in enumerate(zip(axes, sizes, strict=True))
+    }
+    if any(isinstance(e, Lookup) for e in at) or not constants.is_decided(condition):
+        return None
+    index = tuple(np.asarray(sym.evaluate(e, where)) for e in at)  # type: ignore[arg-type]
+    holds = interp.run([condition], {}).outputs[0][index]
+    ones = np.broadcast_to(holds != (zero == 0), sizes).astype(node.dtype.numpy)
+    return cases[1 - zero], _leaf(ir.constant(ones, node.dtype), [sym.expr(v) for v in axes], ())
+
+
+def _is_zero(node: Node) -> bool:
+    source = node.inputs[0] if node.op is ops.VIEW else node
+    return source.op is ops.CONSTANT and not source.shape and not source.attr.array
 
 
 def _condition(node: Node, at: Sequence[Position]) -> Int:
