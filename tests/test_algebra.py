@@ -502,6 +502,25 @@ def test_two_readers_share_what_they_read() -> None:
     assert stage.improved(graph, AVX2) is graph
 
 
+def test_a_constant_of_a_symbolic_size_is_no_constant() -> None:
+    """The counts of a mean over pairs of rows, the last of which may be alone."""
+    n = sym.expr(sym.Var("n", 1, 600))
+    pairs = sym.ceildiv(n, 2)
+    x = ir.input_("x", (n, 16), f32)
+    i, j, k = ir.axes((pairs, 2, 16))
+    inside = (n - 1 - 2 * i - j,)
+    rows = ir.reduce(ops.SUM_REDUCE, ir.view(x, (pairs, 2, 16), (2 * i + j, k), inside, bytes(4)), [1])
+    counts = ir.reduce(ops.SUM_REDUCE, ir.view(ir.constant(1.0, f32), (pairs, 2, 16), (), inside, bytes(4)), [1])
+    y = matmul(matmul(ir.elementwise(ops.DIV, rows, counts), weight(16, 64)), weight(64, 8))
+    graph = Graph("g", (x,), (("y", y),), tuple(sym.variables(n)))
+    found = stage.improved(graph, AVX2)
+    assert found.approximations
+    for size in (1, 2, 7):
+        arrays = {"x": np.random.default_rng(size).standard_normal((size, 16)).astype(np.float32)}
+        expected, result = (interp.run(g, arrays).outputs[0] for g in (graph, found))
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
 # ---- derivations ---------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.algebra.cost import Price
-from luminal.core.algebra.paths import Path, cheapest, size
+from luminal.core.algebra.paths import Path, cheapest, is_fixed, size
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -223,7 +223,7 @@ def total(paths: Sequence[Path], itemsize: int, price: Price) -> Factor:
     """The sum of what ``paths`` compute, as a factor."""
     coordinates = tuple(dict.fromkeys(c for path in paths for c in path.coordinates))
     elements = size(coordinates)
-    constant = all(path.constant for path in paths)
+    constant = is_fixed(coordinates) and all(path.constant for path in paths)
     cost = sum(path.cost for path in paths)
     cost += 0.0 if constant else price.map(elements, [size(p.coordinates) for p in paths], itemsize)
     return Factor(None, coordinates, added=tuple(paths), cost=cost)

@@ -78,11 +78,16 @@ def leaf(number: int, factor: Factor) -> Path:
     return Path(frozenset([number]), factor.coordinates, factor.cost, is_known(factor), factor.divides, factor)
 
 
+def is_fixed(coordinates: Iterable[Coordinate]) -> bool:
+    """Whether the number of elements over coordinates is known: constants over others are computed at a run."""
+    return all(isinstance(c.extent, int) for c in coordinates)
+
+
 def is_known(factor: Factor) -> bool:
     """Whether a factor depends on constants alone."""
     node = factor.node
     if node is None:
-        return all(path.constant for path in factor.added)
+        return is_fixed(factor.coordinates) and all(path.constant for path in factor.added)
     return (node.inputs[0] if node.op is ops.VIEW else node).op is ops.CONSTANT
 
 
@@ -182,7 +187,8 @@ class Search:
         operands = [x] if y is None else [x, y]
         factors = frozenset().union(*(o.factors for o in operands))
         tables = (c.position.table for o in operands for c in _looked_up(o, domain))  # type: ignore[union-attr]
-        constant = all(o.constant for o in operands) and all(table.op is ops.CONSTANT for table in tables)
+        known = is_fixed(domain) and all(o.constant for o in operands)
+        constant = known and all(table.op is ops.CONSTANT for table in tables)
         cost = sum(o.cost for o in operands)
         if constant:
             cost = cost if size(domain) <= limits.PRODUCTS and size(kept) <= limits.TABLE else math.inf
