@@ -15,7 +15,7 @@ from luminal.core.costs import COSTS, Costs
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import InputError, TargetError
 from luminal.core.grid import MMA, REGISTER, SIMDGROUP, BlockLimits, Fragment, Grid
-from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MADD_INT8, MatrixUnit
 from luminal.core.precision import FP32, STORED, Precision
 from luminal.core.types import DType, f32
 
@@ -135,12 +135,12 @@ class Target:
 X86_64 = Target("x86-64", "x86_64", (), _COMMON, register_bytes=16, registers=16, fused=False)
 AVX2 = Target(
     "avx2", "x86_64", ("avx2", "fma", "f16c", "bmi2"), (*_COMMON, "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
-    register_bytes=32, registers=16,
+    register_bytes=32, registers=16, units=(MADD_INT8,),
 )  # fmt: skip
 AVX512 = Target(
     "avx512", "x86_64", ("avx512f", "avx512dq", "avx512bw", "avx512vl", *AVX2.features),
     (*AVX2.flags, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
-    register_bytes=64, registers=32, l1=48 << 10, l2=1 << 20,
+    register_bytes=64, registers=32, l1=48 << 10, l2=1 << 20, units=(MADD_INT8,),
 )  # fmt: skip
 AVX512_VNNI = replace(AVX512, name="avx512-vnni", units=(DOT_INT8,))
 AVX512_BF16 = replace(AVX512, name="avx512-bf16", units=(DOT_BF16, DOT_INT8))

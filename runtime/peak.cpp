@@ -76,6 +76,22 @@ float lm_products_tdpbusd(int64_t rounds) {
 }
 #endif
 
+#if LM_REGISTER_BYTES >= 32
+float lm_products_vpmaddwd(int64_t rounds) {
+    typedef int32_t Sums __attribute__((vector_size(32)));
+    Sums sums[CHAINS] = {};
+    const Sums ones = Sums{} + 0x00010001;
+    Sums pair;
+    for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; ++i) {
+            asm volatile("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sums[i]), "=&x"(pair) : "x"(ones));
+        }
+    }
+    return static_cast<float>(sums[0][0]);
+}
+#endif
+
 #if LM_REGISTER_BYTES == 64
 float lm_products_vdpbf16ps(int64_t rounds) {
     typedef uint32_t Pairs __attribute__((vector_size(64)));

@@ -19,7 +19,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
-from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
+from luminal.core.matrix import AMX_INT8, DOT_INT8, MADD_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import simplify
@@ -44,7 +44,7 @@ UNIT_ROUNDOFF = 2.0**-24
 AVX512 = targets.AVX512
 HERE = [
     pytest.param(target, marks=pytest.mark.skipif(bool(tiles.missing(target)), reason=tiles.missing(target)))
-    for target in (AVX512, targets.AVX512_VNNI, targets.AVX512_AMX)
+    for target in (targets.AVX2, AVX512, targets.AVX512_VNNI, targets.AVX512_AMX)
 ]
 
 
@@ -461,7 +461,8 @@ def test_targets_with_a_unit_for_bytes_ask_for_it() -> None:
     x, weight = values.node((5, 8), u8, False), values.node((8, 6), i8, True)
     scale = ir.constant(0.25, f32)
     graph = values.graph(decompose.matmul(real(x, ir.constant(3, u8), scale), real(weight, None, scale)))
-    assert products(canonical(graph, targets.AVX2)) == [(f32, f32, f32)]
+    assert products(canonical(graph, targets.X86_64)) == [(f32, f32, f32)]
+    assert products(canonical(graph, targets.AVX2)) == [BYTES]
     assert products(canonical(graph, targets.AVX512_VNNI)) == [BYTES]
 
 
@@ -523,7 +524,7 @@ def test_what_units_round_otherwise_is_allowed_for() -> None:
 
 # ---- units -----------------------------------------------------------------------------------------------------------
 
-UNITS = {"avx512-vnni": DOT_INT8, "amx": AMX_INT8}
+UNITS = {"avx2": MADD_INT8, "avx512-vnni": DOT_INT8, "amx": AMX_INT8}
 on_each = pytest.mark.parametrize("target", UNITS)
 
 

@@ -14,7 +14,7 @@ import luminal
 from luminal import peak, profile
 from luminal.core import ir, ops, types
 from luminal.core import target as targets
-from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MADD_INT8, MatrixUnit
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.cost import traffic
 from luminal.core.schedule.nest.text import nest_text
@@ -98,7 +98,7 @@ def test_the_probe_computes_and_reads_everything() -> None:
     assert library.lm_read(data.ctypes.data, data.size // lanes, 3) == 3 * data.sum()
 
 
-@pytest.mark.parametrize("unit", [AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MADD_INT8], ids=lambda unit: unit.name)
 def test_the_probe_multiplies_on_units(unit: MatrixUnit) -> None:
     """Every element of a sum of products of ones counts the terms."""
     target = next(target for target in targets.ALL.values() if unit in target.units)

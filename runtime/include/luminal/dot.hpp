@@ -1,5 +1,5 @@
 // A tile of a contraction by dot products: vector instructions that multiply groups of neighbouring terms and add them
-// to one sum. Intel's AVX512_BF16 and AVX512_VNNI.
+// to one sum. Intel's AVX512_BF16 and AVX512_VNNI, and pairs of bytes by AVX2.
 #pragma once
 
 #include <string.h>
@@ -10,27 +10,66 @@
 namespace lm {
 inline namespace LM_RUNTIME {
 
+/// The operands of an instruction that takes a group of terms, 4 bytes of them, in each of 16 lanes as they lie.
+template <class L, class R, class S> struct DotOfFour {
+    using left = L;
+    using right = R;
+    using sum = S;
+    static constexpr int LANES = 16;
+    static constexpr int GROUP = 4 / static_cast<int>(sizeof(R));
+    using Bits = vec<int32_t, LANES>;  // a group in each lane
+
+    /// A group of a in every lane.
+    LM_INLINE static Bits broad(int32_t group) { return broadcast<LANES>(group); }
+
+    /// The groups of all columns.
+    LM_INLINE static Bits columns(const R* b) {
+        Bits bits;
+        memcpy(&bits, b, sizeof(Bits));
+        return bits;
+    }
+};
+
 /// sum[j] += the sum over k < 2 of a[k] * b[j][k], in float, where subnormals count as zeros.
-struct vdpbf16ps {
-    using left = bfloat16;
-    using right = bfloat16;
-    using sum = float;
-    template <class V, class Bits> LM_INLINE static void add(V& total, Bits a, Bits b) {
+struct vdpbf16ps : DotOfFour<bfloat16, bfloat16, float> {
+    template <class V> LM_INLINE static void add(V& total, Bits a, Bits b) {
         asm("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(a), "v"(b));
     }
 };
 
 /// sum[j] += the sum over k < 4 of a[k] * b[j][k], in integers that wrap.
-struct vpdpbusd {
-    using left = uint8_t;
-    using right = int8_t;
-    using sum = int32_t;
-    template <class V, class Bits> LM_INLINE static void add(V& total, Bits a, Bits b) {
+struct vpdpbusd : DotOfFour<uint8_t, int8_t, int32_t> {
+    template <class V> LM_INLINE static void add(V& total, Bits a, Bits b) {
         asm("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(a), "v"(b));
     }
 };
 
-/// Sums of products by the instruction Dot: Rows x (Vectors * 16), a group of terms at a time: as many as 4 bytes hold.
+#if defined(__AVX2__)
+/// sum[j] += the sum over k < 2 of a[k] * b[j][k], in integers that wrap: bytes are widened to 16 bits as they are read,
+/// so that a pair of products and their sum are exact.
+struct vpmaddwd {
+    using left = uint8_t;
+    using right = int8_t;
+    using sum = int32_t;
+    static constexpr int LANES = 8;
+    static constexpr int GROUP = 2;
+    using Bits = vec<int32_t, LANES>;  // two integers of 16 bits in each lane
+
+    LM_INLINE static Bits broad(int32_t group) {
+        return broadcast<LANES>(static_cast<int32_t>((group & 0xff) | (group & 0xff00) << 8));
+    }
+
+    LM_INLINE static Bits columns(const int8_t* b) {
+        return reinterpret_cast<Bits>(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+    }
+
+    LM_INLINE static void add(vec<int32_t, LANES>& total, Bits a, Bits b) {
+        total += reinterpret_cast<Bits>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+    }
+};
+#endif
+
+/// Sums of products by the instruction Dot: Rows x (Vectors * Dot::LANES), a group of Dot::GROUP terms at a time.
 template <class Dot, int Rows, int Vectors> class DotTile {
   public:
     using Left = typename Dot::left;
@@ -81,9 +120,9 @@ template <class Dot, int Rows, int Vectors> class DotTile {
     }
 
   private:
-    static constexpr int LANES = 16;
-    static constexpr int GROUP = 4 / static_cast<int>(sizeof(Right));
-    using Bits = vec<int32_t, LANES>;  // a group in each lane
+    static constexpr int LANES = Dot::LANES;
+    static constexpr int GROUP = Dot::GROUP;
+    using Bits = typename Dot::Bits;
 
     LM_INLINE static int32_t group(const Left* a, int64_t terms) {
         int32_t bits = 0;
@@ -96,12 +135,12 @@ template <class Dot, int Rows, int Vectors> class DotTile {
         Bits right[Vectors];
 #pragma GCC unroll 64
         for (int j = 0; j < Vectors; ++j) {
-            memcpy(&right[j], b + j * GROUP * LANES, sizeof(Bits));
+            right[j] = Dot::columns(b + j * GROUP * LANES);
             if (kept != -1) right[j] &= kept;
         }
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
-            const Bits broad = broadcast<LANES>(left(i));
+            const Bits broad = Dot::broad(left(i));
 #pragma GCC unroll 64
             for (int j = 0; j < Vectors; ++j) Dot::add(sum_[i][j], broad, right[j]);
         }
