@@ -18,11 +18,11 @@ C = TypeVar("C")
 
 LANGUAGE = 4  # version of descriptions and candidates: to be raised when their meaning changes
 
-# What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled. A chooser of
-# something else, such as the form of a region of the graph, brings another word for it, and its place in KINDS.
-Kind = Literal["layout", "schedule"]
+# What a candidate decides: the form of a region of the graph, how the operands of a contraction are packed, or how a
+# loop nest is scheduled. A chooser of something else brings another word for it, and its place in KINDS.
+Kind = Literal["form", "layout", "schedule"]
 # In the order in which a search settles them: questions of a later kind are about what those of an earlier one give.
-KINDS: tuple[Kind, ...] = ("layout", "schedule")
+KINDS: tuple[Kind, ...] = ("form", "layout", "schedule")
 
 
 @dataclass(frozen=True)

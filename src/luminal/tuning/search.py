@@ -17,7 +17,7 @@ from luminal.core.schedule.cost import kernel as cost
 from luminal.core.schedule.program.ir import Launch, Program
 from luminal.core.target import Target, check_supported
 from luminal.progress import Progress
-from luminal.tuning import confirm, subject
+from luminal.tuning import confirm, forms, subject
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Contender, Part
 from luminal.tuning.outcome import UNCONFIRMED, Answer, Outcome
@@ -173,6 +173,8 @@ class _Search:
         other kinds are answered with the choices so far."""
         chosen = {answer.question: answer.chosen.candidate for answer in self.answers}
         answers = {**recording.taken(self.records, self.machine), **chosen}
+        if kind == "form":
+            return self._forms(answers)
         found: dict[str, list[Contender]] = {}
         times: Counter[str] = Counter()
         number, beam = 0, BEAM
@@ -185,8 +187,7 @@ class _Search:
                 if number < len(candidates):
                     found.setdefault(question, []).append(Contender(number, candidates[number], program, parts))
                 if number == 0:
-                    costs = self.model.target.costs
-                    times[question] = int(sum(cost.cycles(p.kernel.nest, costs) * p.times for p in parts))
+                    times[question] = _time(parts, self.model.target)
             for question, reason in trial.refusals.items():
                 candidates = trial.questions[question].candidates if question in found else ()
                 if number < len(candidates):
@@ -197,9 +198,30 @@ class _Search:
                 if (self.clock() - started) * beam > self.budget / 4:
                     beam = min(beam, 2)
             number += 1
-        least = SHARE * sum(times.values())
-        distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
-        return {q: contenders for q, contenders in distinct.items() if len(contenders) > 1 and not contenders[0].place}
+        return _worthwhile(found, times)
+
+    def _forms(self, answers: Mapping[str, str]) -> dict[str, list[Contender]]:
+        """The forms of each region of which there are several."""
+        listing = forms.Listing(answers, self.defaults)
+        self.model.compiled(listing)
+        target = self.model.target
+        found = {
+            question: forms.contenders(asked.candidates[:BEAM], listing.times[question], target, answers)
+            for question, asked in listing.questions.items()
+        }
+        return _worthwhile(found, Counter({q: _time(each[0].parts, target) for q, each in found.items() if each}))
+
+
+def _worthwhile(found: Mapping[str, Sequence[Contender]], times: Counter[str]) -> dict[str, list[Contender]]:
+    """The questions of which more than one contender differs, without those of little time; the longest first."""
+    least = SHARE * sum(times.values())
+    distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
+    return {q: contenders for q, contenders in distinct.items() if len(contenders) > 1 and not contenders[0].place}
+
+
+def _time(parts: Sequence[Part], target: Target) -> int:
+    """Cycles of all launches of ``parts`` in a run of the model."""
+    return int(sum(cost.cycles(part.kernel.nest, target.costs) * part.times for part in parts))
 
 
 def _with(fault: str, measured: Iterable[Measured]) -> tuple[Measured, ...]:
