@@ -241,11 +241,9 @@ def test_forms_are_measured_as_often_as_the_model_has_them() -> None:
     """Layers that are alike ask one question."""
     x = ir.input_("x", (80, 64), F32)
     weights = itertools.count()
-    made = []
     for _ in range(3):
         y, z = (ir.input_(f"w{next(weights)}", shape, F32) for shape in ((64, 72), (72, 64)))
         x = ir.elementwise(ops.MAX, matmul(matmul(x, y), z), ir.expand(ir.constant(0, F32), (80, 64)))
-        made.append(x)
     listing = forms.Listing({}, {})
     compile_graph(as_graph(x), replace(AVX2, decisions=listing))
     (question,) = listing.questions.values()

@@ -37,7 +37,8 @@ class Listing(Trial):
         self.times: Counter[str] = Counter()
 
     def answer(self, question: Question[C]) -> Asked:
-        self.times[question.name] += question.kind == "form"
+        if question.kind in self.kinds:
+            self.times[question.name] += 1
         return super().answer(question)
 
 
