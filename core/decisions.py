@@ -109,6 +109,10 @@ class Decisions:
     def refused(self, reason: str) -> None:
         """Called when the last answer gave no legal schedule, so that the formula's was taken instead."""
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Another process has a formula of its own, which is the only one there."""
+        return "FORMULA" if self is FORMULA else (type(self), (dict(self.answers),))
+
 
 FORMULA = Decisions()  # always the least estimate
 
