@@ -19,7 +19,7 @@ from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
-TOPICS = {"tile": "layout", "order": "schedule", "chain": "schedule", "pass": "schedule"}
+TOPICS = {"tile": "layout", "order": "schedule", "chain": "schedule", "pass": "schedule", "form": "form"}
 TARGETS = {"vectors": targets.AVX512, "matrices": targets.AVX512_AMX}
 
 

@@ -401,7 +401,7 @@ NUMBERS = {
     },
     "limit of a form": {
         "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
-        "stage.py: WORTH",
+        "stage.py: WORTH", "choice.py: NEAR",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",

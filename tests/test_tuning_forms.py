@@ -54,13 +54,13 @@ def chain(rows: Int = 80, names: str = "xyz") -> Graph:
     return as_graph(matmul(matmul(x, y), z), [rows])
 
 
-def asked(graph: Graph) -> dict[str, Question[choice.Choice]]:
+def asked(graph: Graph) -> dict[str, Question[choice.Named]]:
     trial = Trial(("form",), 0, {})
     compile_graph(graph, replace(AVX2, decisions=trial))
     return trial.questions
 
 
-def the_question(graph: Graph) -> Question[choice.Choice]:
+def the_question(graph: Graph) -> Question[choice.Named]:
     (question,) = asked(graph).values()
     return question
 
@@ -125,7 +125,7 @@ def test_every_candidate_is_a_graph_that_computes_the_same() -> None:
     rows = ir.gather(x, ir.input_("rows", (50,), types.i64), 0)
     for graph in (chain(), chain(sym.var("batch", 75, 85)), as_graph(pooled()), as_graph(matmul(matmul(rows, w), w))):
         for question in asked(graph).values():
-            choices = [candidate.content for candidate in question.candidates]
+            choices = [c.content.choice for c in question.candidates if c.content.choice is not None]
             graphs = choice.graphs([*choices, choice.spelled(choices[0].whole, ())])
             assert graphs is not None
             assert forms.faults(graphs[:-1], graphs[-1]) == [""] * len(choices)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -23,9 +25,9 @@ from luminal.core.decompose import contraction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
-from luminal.tuning import records, workers
+from luminal.tuning import records, search, workers
 from luminal.tuning.bench import Compiled, Contender
-from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED
+from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED, Outcome
 from luminal.tuning.records import Measured, Records
 from luminal.tuning.workers import Cluster, Facts, LostError, RemoteBench
 
@@ -41,9 +43,10 @@ def with_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 class Machines:
     """A cluster of nodes that are all this machine; the first has no resource to measure with."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Path) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
+        self.records = records  # of the workers
         self.nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self.workers = [self.add(), self.add()]
 
@@ -52,7 +55,10 @@ class Machines:
         return str(self.nodes.address)
 
     def add(self) -> Any:
-        return self.nodes.add_node(num_cpus=1, resources={workers.RESOURCE: 1})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("LUMINAL_NO_RECORDS", raising=False)
+            patch.setenv("LUMINAL_RECORDS", str(self.records))
+            return self.nodes.add_node(num_cpus=1, resources={workers.RESOURCE: 1})
 
     def lose(self, number: int) -> None:
         """Kills all processes of a worker at once."""
@@ -60,12 +66,12 @@ class Machines:
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(workers._BEYOND_LOOPBACK, "0")
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))  # of the workers
         pytest.importorskip("ray", reason=WITHOUT)
-        found = Machines()
+        found = Machines(tmp_path_factory.mktemp("workers") / "records")
         yield found
         found.nodes.shutdown()
 
@@ -107,9 +113,11 @@ def test_workers_measure_and_compiling_takes_what_they_found(machines: Machines)
     x = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
     for y, (_, node) in zip(module(x), graph.outputs, strict=True):
         assert y.shape == node.shape
+    # The workers have them too.
+    assert Records(machines.records).latest(records.machine(targets.parse("host", threads=1), 1)) == found
     # It is this machine, so a search here finds everything known.
-    (again,) = [luminal.tune(graph, budget=60, threads=1)]
-    assert again.known == outcome.new and not again.new
+    again = luminal.tune(graph, budget=60, threads=1)
+    assert isinstance(again, Outcome) and again.known == outcome.new and not again.new
 
 
 def busy(seconds: float) -> tuple[str, float, float]:
@@ -129,7 +137,7 @@ def test_one_measurement_runs_at_a_time_on_a_machine(machines: Machines) -> None
     assert {node for node, *_ in found} == set(group.nodes)
     for node in group.nodes:
         spans = sorted((start, end) for at, start, end in found if at == node)
-        assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_a_worker_that_is_lost_midway_costs_nothing_else(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +160,8 @@ def test_a_worker_that_is_lost_midway_costs_nothing_else(machines: Machines, mon
     monkeypatch.delenv("LUMINAL_NO_RECORDS")
     # None is left to a search without workers.
     monkeypatch.setenv("LUMINAL_RECORDS", str(outcome.path))
-    assert not luminal.tune(graph, budget=60, threads=1).new
+    again = luminal.tune(graph, budget=60, threads=1)
+    assert isinstance(again, Outcome) and not again.new and not again.left
 
 
 def test_workers_of_another_version_do_not_measure(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +273,8 @@ def test_a_measurement_that_is_lost_is_left_to_the_next_search(monkeypatch: pyte
             for question, contenders in list(questions.items())[1:]:
                 yield question, [Measured(c.place, str(c.candidate), 1.0, 1.0, 9) for c in contenders]
 
-    from luminal.tuning import search
+        def share(self, rows: Mapping[str, Sequence[Measured]]) -> None:
+            """There is no machine to share with."""
 
     target = targets.parse("host", threads=1)
     group = workers.Group(target, targets.processor(), 1, ("a",))
@@ -276,13 +286,11 @@ def test_a_measurement_that_is_lost_is_left_to_the_next_search(monkeypatch: pyte
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(workers._BEYOND_LOOPBACK, "0")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match="needs the package ray.*install luminal with the extra 'ray'"):
+    with pytest.raises(InputError, match=r"needs the package ray.*install luminal with the extra 'ray'"):
         luminal.tune(several(), budget=5, workers="127.0.0.1:6379")
 
 
 def test_choices_travel_to_other_processes() -> None:
-    import pickle
-
     target = targets.parse("host")
     assert pickle.loads(pickle.dumps(target)) == target
     assert pickle.loads(pickle.dumps(target)).decisions is target.decisions

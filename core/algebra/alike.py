@@ -29,7 +29,9 @@ def described(region: Region) -> tuple[str, tuple[Node, ...]]:
 
     def size(extent: Int) -> str:
         """An extent, with the bounds of the sizes in it."""
-        bounds = ", ".join(f"{named(sym.expr(v))} in {v.lo}..{named(v.hi)}" for v in sorted(sym.variables(extent), key=str))
+        bounds = ", ".join(
+            f"{named(sym.expr(v))} in {v.lo}..{named(v.hi)}" for v in sorted(sym.variables(extent), key=str)
+        )
         return f"{named(extent)}{f' ({bounds})' if bounds else ''}"
 
     def along(axis: Axis) -> str:

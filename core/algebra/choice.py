@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from luminal.core import constants, ir, ops, sizes, traverse
 from luminal.core import symbolic as sym
@@ -21,6 +21,7 @@ from luminal.core.algebra.factoring import near_sums
 from luminal.core.algebra.paths import Path, size
 from luminal.core.algebra.terms import Lookup, Region
 from luminal.core.algebra.triangular import in_blocks
+from luminal.core.decisions import Candidate
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.origins import Origin
 
@@ -29,6 +30,20 @@ SPELLED = "as spelled"
 
 # How often a form sums what, of which tensors: over so many elements, to so many.
 _Sums: TypeAlias = frozenset[tuple[tuple[frozenset[Node], int, int], int]]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A choice by its text, which is all of it that another process gets: ``choice`` is None there."""
+
+    text: str
+    choice: Choice | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Named, (self.text,)
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,9 @@ class Choice:
     paths: tuple[Path, ...] | None = field(compare=False)
     origins: tuple[Origin, ...] = field(compare=False)
 
-    def __str__(self) -> str:
-        return self.text
+    @property
+    def candidate(self) -> Candidate[Named]:
+        return Candidate("form", Named(self.text, self))
 
     @cached_property
     def made(self) -> tuple[Node, Origins]:
@@ -72,8 +88,8 @@ def of_paths(
 
 
 def near(taken: Choice, other: Choice, region: Region, price: Price, most: float) -> list[Choice]:
-    """``taken`` and the forms of ``region`` that cost at most so much, within the law: ``other``, if it differs, and all
-    that are found."""
+    """``taken`` and the forms of ``region`` that cost at most so much, within the law: ``other``, if it differs, and
+    all that are found."""
     found = {_sums(choice): choice for choice in (other, taken)}
     ranges = law.Ranges(region.root.dtype) if region.root.dtype.is_float else None
     for blocks, parted in (("", region), *_parted(region)):

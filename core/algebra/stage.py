@@ -13,7 +13,7 @@ from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
 from luminal.core.algebra.triangular import in_blocks
-from luminal.core.decisions import FORMULA, Candidate, structure
+from luminal.core.decisions import FORMULA, structure
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.origins import Approximation, Origin
 from luminal.core.rewrite import readers as read_by
@@ -151,8 +151,9 @@ class _Search:
         if len(near) == 1:
             return found
         described = alike.described(region)[0]
-        taken, _ = self.target.decisions.ask("form", lambda: described, [Candidate("form", one) for one in near])
-        return taken
+        taken, _ = self.target.decisions.ask("form", lambda: described, [one.candidate for one in near])
+        assert taken.choice is not None
+        return taken.choice
 
     def cheapest(self, region: Region, price: Price) -> _Form | None:
         """``region``, with triangular factors in blocks or not, and the paths of the form that costs least; or of the

@@ -75,8 +75,8 @@ class Prepared:
 class Bench:
     """Compiles and measures candidates for ``target`` on this machine. Use it as a context manager: it has a process.
 
-    What measures elsewhere overrides ``ran``, ``runs``, ``machine``, ``check`` and ``width``, the number of questions
-    that are measured at once.
+    What measures elsewhere overrides ``each``, ``runs``, ``machine``, ``check``, ``share`` and ``width``, the number of
+    questions that are measured at once.
     """
 
     width = 1
@@ -176,6 +176,9 @@ class Bench:
     def runs(self, folders: Sequence[Path], entry: str, inputs: Mapping[str, NDArray[Any]]) -> list[Timing]:
         """Runs of an entry of each of the libraries in ``folders``, taking turns."""
         return runs(folders, entry, inputs, self.threads)
+
+    def share(self, rows: Mapping[str, Sequence[Measured]]) -> None:
+        """Hands the rows of all questions to the machines that measured: this one has them."""
 
 
 def runs(folders: Sequence[Path], entry: str, inputs: Mapping[str, NDArray[Any]], threads: int) -> list[Timing]:

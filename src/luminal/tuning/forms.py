@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from luminal.comparison import inputs as drawing
 from luminal.core import interp, ir, ops, traverse
 from luminal.core.algebra import choice
-from luminal.core.algebra.choice import Choice
+from luminal.core.algebra.choice import Named
 from luminal.core.algebra.cost import elements
 from luminal.core.decisions import Asked, C, Candidate, Decisions, Question, Trial
 from luminal.core.ir import Graph, Node
@@ -43,11 +43,11 @@ class Listing(Trial):
 
 
 def contenders(
-    candidates: Sequence[Candidate[Choice]], times: int, target: Target, answers: Mapping[str, str]
+    candidates: Sequence[Candidate[Named]], times: int, target: Target, answers: Mapping[str, str]
 ) -> list[Contender]:
     """The contenders of one question, which the model asks so many ``times``; none where they cannot be run by
     themselves."""
-    choices = [candidate.content for candidate in candidates]
+    choices = [c.content.choice for c in candidates if c.content.choice is not None]
     graphs = choice.graphs([*choices, choice.spelled(choices[0].whole, ())])
     if graphs is None:
         return []
@@ -129,4 +129,3 @@ def _roundings(roots: Sequence[Node]) -> float:
         else:
             total += bool(node.inputs) and node.op not in (ops.VIEW, ops.GATHER)
     return FACTOR * eps * total
-

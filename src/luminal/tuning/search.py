@@ -71,7 +71,9 @@ def tune(
         search = _Search(model, bench, budget, records or Records(), progress, clock)
         for kind in KINDS:
             search.settle(kind, again)
-        return search.outcome(search.confirmed())
+        outcome = search.outcome(search.confirmed())
+        bench.share(search.records.latest(search.machine))
+        return outcome
 
 
 @dataclass
@@ -115,8 +117,10 @@ class _Search:
                 del questions[question]
                 if any(row.fault == UNCONFIRMED for row in rows):
                     self._answer(question, contenders, _open(rows))
+        if not questions:
+            return
         done, now = 0, self.clock()
-        # The first kind leaves the later ones their time.
+        # An earlier kind leaves the later ones their time.
         end = self.end if kind == KINDS[-1] else now + FIRST * (self.end - now)
         for batch in _batches(questions, BATCH * self.bench.width):
             started = self.clock()

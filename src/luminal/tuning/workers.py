@@ -20,7 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from luminal.core import device
+from luminal.core import config, device
 from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.target import Target
@@ -28,7 +28,7 @@ from luminal.timing import Timing
 from luminal.tuning import records
 from luminal.tuning.bench import Bench, Compiled, Contender, Prepared, runs
 from luminal.tuning.racer import HANG, Racer, Ran
-from luminal.tuning.records import Measured
+from luminal.tuning.records import Measured, Records
 from luminal.tuning.subject import Race
 from luminal.version import VERSION
 
@@ -84,6 +84,18 @@ def ran(entry: str, inputs: Mapping[str, NDArray[Any]], threads: int, *artefacts
             for file, content in files.items():
                 (folder / file).write_bytes(content)
         return runs(folders, entry, inputs, threads)
+
+
+def kept(machine: str, rows: Mapping[str, Sequence[Measured]]) -> None:
+    """Records the rows of questions on this machine too, where they differ from what it has."""
+    if config.NO_RECORDS.value:
+        return
+    file = Records()
+    latest = file.latest(machine)
+    new = {question: each for question, each in rows.items() if latest.get(question) != each}
+    run = file.begin() if new else 0
+    for question, each in new.items():
+        file.add(machine, question, run, each)
 
 
 # ---- the cluster ---------------------------------------------------------------------------------------------------
@@ -185,13 +197,17 @@ class Cluster:
     def ended(self, references: Sequence[Any], nodes: Sequence[str]) -> Iterator[tuple[Any, Any]]:
         """Each reference with its value, as they come; without those whose machines were lost again and again. Raises
         LostError where none of ``nodes`` is left."""
+        errors = self.ray.exceptions
+        lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.TaskUnschedulableError)
         open_ = list(references)
         while open_:
             done, open_ = self.ray.wait(open_, timeout=PATIENCE)
+            found: list[tuple[Any, Any]] = []
             for reference in done:
-                with suppress(self.ray.exceptions.WorkerCrashedError, self.ray.exceptions.NodeDiedError):
-                    yield reference, self.ray.get(reference)
-            if not done and not set(nodes) & set(self.nodes):
+                with suppress(*lost):
+                    found.append((reference, self.ray.get(reference)))
+            yield from found
+            if not found and not set(nodes) & set(self.nodes):
                 raise LostError(
                     f"workers: all {len(nodes)} machines are lost; what they measured is recorded, and the same "
                     "command goes on there"
@@ -237,3 +253,8 @@ class RemoteBench(Bench):
         raise LostError(
             "workers: a machine was lost whenever the model as a whole was run; the same command goes on there"
         )
+
+    def share(self, rows: Mapping[str, Sequence[Measured]]) -> None:
+        for node in sorted(set(self.group.nodes) & set(self.cluster.nodes)):
+            with suppress(LostError):
+                list(self.cluster.ended([self.cluster.submit([node], kept, self.machine, rows)], [node]))
