@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
-from luminal.core.algebra import alike, choice, form, law, terms
+from luminal.core.algebra import alike, by_size, choice, form, law, terms
+from luminal.core.algebra.by_size import BySize
 from luminal.core.algebra.choice import Choice
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
@@ -95,7 +96,7 @@ class _Search:
     def choose(self, root: Node, region: Region) -> bool:
         """Enters the form of ``region`` that costs least, or that was measured to be faster, if it is worth it."""
         price = Price.of(self.target, root.dtype)
-        if not self.asks and self.cheapest(region, price) is None:
+        if not self.asks and not by_size.dims(region) and self.cheapest(region, price) is None:
             return False
         pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
         if pinned:
@@ -104,6 +105,10 @@ class _Search:
             region = self.read(root, apart)
         if root in pinned:
             return False
+        both = self.by_size(region, price)
+        if both is not None:
+            self.enter_both(root, region, both)
+            return True
         least = self.least(region, price)
         taken = self.measured(region, least, price)
         if taken.paths is None:
@@ -118,6 +123,33 @@ class _Search:
         noted = Approximation("algebra", words, taken.origins, structure("region", key), form.written(taken.paths))
         self.found.append(noted)
         return True
+
+    def by_size(self, region: Region, price: Price) -> BySize | None:
+        """Two forms of ``region`` of which the size decides, or those that ``Target.forms`` says."""
+        if self.target.grid is not None or not by_size.dims(region):
+            return None
+        if self.target.forms is not None:
+            text = self.target.forms.get(structure("region", alike.described(region)[0]))
+            return None if text is None else by_size.read(text, region, price)
+        both = by_size.found(region, price, lambda one: self.paths(one, price)[0])
+        if both is None or not region.root.dtype.is_float:
+            return both
+        ranges = law.Ranges(region.root.dtype)
+        return both if all(ranges.allow(p, region.spelled) for p in (both.below, both.above)) else None
+
+    def enter_both(self, root: Node, region: Region, both: BySize) -> None:
+        """Enters a branch for ``root``."""
+        origins: Origins = {}
+        of = self.origins_of(region)
+        with ir.originating(origins, *of):
+            self.forms[root] = both.node(region)
+        self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
+        words = (
+            f"{spelled(root, region)} becomes {written(both.below)} while {both.dim.name} < {both.bound}, "
+            f"else {written(both.above)}"
+        )
+        key = structure("region", alike.described(region)[0])
+        self.found.append(Approximation("algebra", words, of, key, str(both)))
 
     @property
     def asks(self) -> bool:
@@ -183,7 +215,7 @@ class _Search:
         """The form that ``Target.forms`` has for ``region``, or for one in blocks of it."""
         assert self.target.forms is not None
         text = self.target.forms.get(structure("region", alike.described(region)[0]))
-        if text is not None:
+        if text is not None and by_size.read(text, region, price) is None:
             return region, form.read(text, region, price)
         return next((found for other in in_blocks(region) if (found := self.noted(other, price))), None)
 

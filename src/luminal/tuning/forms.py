@@ -20,7 +20,7 @@ from luminal.core import interp, ir, ops, traverse
 from luminal.core.algebra import choice
 from luminal.core.algebra.choice import Named
 from luminal.core.algebra.cost import elements
-from luminal.core.decisions import Asked, C, Candidate, Decisions, Question, Trial
+from luminal.core.decisions import Asked, C, Candidate, Decisions, Kind, Question, Trial
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.program.ir import Launch, Program
@@ -33,7 +33,8 @@ class Listing(Trial):
     """The first candidate of every question about forms; ``times`` says how often each was asked."""
 
     def __init__(self, answers: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-        super().__init__(("form",), 0, answers, defaults)
+        kinds: tuple[Kind, ...] = ("form",)
+        super().__init__(kinds, 0, answers, defaults)
         self.times: Counter[str] = Counter()
 
     def answer(self, question: Question[C]) -> Asked:
