@@ -18,11 +18,11 @@ C = TypeVar("C")
 
 LANGUAGE = 4  # version of descriptions and candidates: to be raised when their meaning changes
 
-# What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled. A chooser of
-# something else, such as the form of a region of the graph, brings another word for it, and its place in KINDS.
-Kind = Literal["layout", "schedule"]
+# What a candidate decides: the form of a region of the graph, how the operands of a contraction are packed, or how a
+# loop nest is scheduled. A chooser of something else brings another word for it, and its place in KINDS.
+Kind = Literal["form", "layout", "schedule"]
 # In the order in which a search settles them: questions of a later kind are about what those of an earlier one give.
-KINDS: tuple[Kind, ...] = ("layout", "schedule")
+KINDS: tuple[Kind, ...] = ("form", "layout", "schedule")
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,10 @@ class Decisions:
 
     def refused(self, reason: str) -> None:
         """Called when the last answer gave no legal schedule, so that the formula's was taken instead."""
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Another process has a formula of its own, which is the only one there."""
+        return "FORMULA" if self is FORMULA else (type(self), (dict(self.answers),))
 
 
 FORMULA = Decisions()  # always the least estimate

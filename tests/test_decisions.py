@@ -19,7 +19,7 @@ from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
-TOPICS = {"tile": "layout", "order": "schedule", "chain": "schedule", "pass": "schedule"}
+TOPICS = {"tile": "layout", "order": "schedule", "chain": "schedule", "pass": "schedule", "form": "form"}
 TARGETS = {"vectors": targets.AVX512, "matrices": targets.AVX512_AMX}
 
 
@@ -90,8 +90,12 @@ def test_the_recorded_answer_is_followed(topic: str) -> None:
     question = chosen(target, topic)
     second = question.candidates[1]
     plain, after = compiled(target, FORMULA), compiled(target, Decisions({question.name: str(second)}))
-    (asked,) = {a for kernel in after.kernels for a in kernel.scheduled.asked}
-    assert asked.question == question and asked.taken == second
+    if topic == "form":  # of a region, not of a kernel
+        (noted,) = after.metadata["approximations"]
+        assert noted["form"] == str(second) and not plain.metadata["approximations"]
+    else:
+        (asked,) = {a for kernel in after.kernels for a in kernel.scheduled.asked}
+        assert asked.question == question and asked.taken == second
     assert {k.nest for k in plain.kernels} != {k.nest for k in after.kernels}
     assert not any(kernel.scheduled.asked for kernel in plain.kernels)
 

@@ -401,7 +401,8 @@ NUMBERS = {
     },
     "limit of a form": {
         "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
-        "stage.py: WORTH",
+        "stage.py: WORTH", "choice.py: NEAR", "by_size.py: GAIN", "by_size.py: SAVED",
+        "by_size.py: ROOM",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",

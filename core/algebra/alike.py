@@ -13,19 +13,37 @@ from luminal.core.symbolic import Int
 
 
 def described(region: Region) -> tuple[str, tuple[Node, ...]]:
-    """All of ``region`` that its forms depend on, as text with numbers for its tensors, and the tensors."""
+    """All of ``region`` that its forms depend on, as text with numbers for its tensors, and the tensors. Sizes that are
+    not known have numbers too, and their bounds: no name of the model is in the text."""
     tensors: dict[Node, int] = {}
+    dims: dict[sym.Var, sym.Int] = {}
 
     def number(node: Node) -> int:
         return tensors.setdefault(node, len(tensors))
 
+    def named(e: Int) -> str:
+        for v in sorted(sym.variables(e), key=str):
+            if not isinstance(v, Axis) and v not in dims:
+                dims[v] = sym.var(f"n{len(dims)}", v.lo, v.hi)
+        return str(sym.substitute(e, dims))
+
+    def size(extent: Int) -> str:
+        """An extent, with the bounds of the sizes in it."""
+        bounds = ", ".join(
+            f"{named(sym.expr(v))} in {v.lo}..{named(v.hi)}" for v in sorted(sym.variables(extent), key=str)
+        )
+        return f"{named(extent)}{f' ({bounds})' if bounds else ''}"
+
+    def along(axis: Axis) -> str:
+        return f"{'sum ' if axis.summed else ''}{axis} <= {size(axis.hi)}"
+
     def coordinate(c: Coordinate) -> str:
         if isinstance(c.position, Lookup):
-            table, index = c.position.table, ", ".join(map(str, c.position.index))
+            table, index = c.position.table, ", ".join(map(named, c.position.index))
             position = f"{number(table)}:{table.op}[{index}] {c.position.failure}"
         else:
-            position = str(c.position)
-        return " ".join([f"{position} < {_size(c.extent)}", *(f"if {v}" for v in c.valid)])
+            position = named(c.position)
+        return " ".join([f"{position} < {size(c.extent)}", *(f"if {named(v)}" for v in c.valid)])
 
     def factor(f: Factor) -> str:
         assert f.node is not None
@@ -33,21 +51,11 @@ def described(region: Region) -> tuple[str, tuple[Node, ...]]:
         sign = "/" if f.divides else "*"
         return f"{sign} {number(f.node)}:{kind} {f.node.dtype} [{', '.join(map(coordinate, f.coordinates))}]"
 
-    lines = [f"{region.root.dtype} {list(map(_size, region.root.shape))} at {list(map(str, region.result))}"]
+    lines = [f"{region.root.dtype} {list(map(size, region.root.shape))} at {list(map(named, region.result))}"]
     for term in region.terms:
-        lines.append("+ " + ", ".join(map(_axis, sorted(term.axes, key=str))))
+        lines.append("+ " + ", ".join(map(along, sorted(term.axes, key=str))))
         lines += map(factor, term.factors)
     return "\n".join(lines), tuple(tensors)
-
-
-def _axis(axis: Axis) -> str:
-    return f"{'sum ' if axis.summed else ''}{axis} <= {_size(axis.hi)}"
-
-
-def _size(extent: Int) -> str:
-    """An extent, with the bounds of the sizes in it."""
-    bounds = ", ".join(f"{v} in {v.lo}..{v.hi}" for v in sorted(sym.variables(extent), key=str))
-    return f"{extent}{f' ({bounds})' if bounds else ''}"
 
 
 def renewed(path: Path, by: Mapping[Node, Node]) -> Path:

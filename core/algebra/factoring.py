@@ -18,7 +18,7 @@ import numpy as np
 from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.algebra.cost import Price
-from luminal.core.algebra.paths import Path, cheapest, is_fixed, size
+from luminal.core.algebra.paths import Path, cheapest, is_fixed, near, size
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -37,6 +37,26 @@ class Sum:
 
 def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: Price) -> Sum:
     """The cheapest form of a sum of ``terms``, each over ``elements``."""
+    *_, last = sums(terms, elements, itemsize, price)
+    return last
+
+
+def near_sums(terms: Sequence[Term], elements: float, itemsize: int, price: Price, ratio: float) -> list[Sum]:
+    """Forms of a sum that cost at most ``ratio`` times as much as the cheapest, which is the first: those on the way to
+    it, and those in which one term is computed by another path."""
+    steps = list(sums(terms, elements, itemsize, price))
+    found = steps[:-1]
+    for form in steps:
+        for k, (term, path) in enumerate(zip(form.terms, form.paths, strict=True)):
+            for other in near(term, itemsize, price, path.cost + (ratio - 1) * form.cost):
+                others = (*form.paths[:k], other, *form.paths[k + 1 :])
+                found.append(Sum(form.terms, others, form.cost - path.cost + other.cost))
+    last = steps[-1]
+    return [last, *(x for x in sorted(found, key=lambda form: form.cost) if x.cost <= ratio * last.cost)]
+
+
+def sums(terms: Sequence[Term], elements: float, itemsize: int, price: Price) -> Iterator[Sum]:
+    """Forms of a sum of ``terms``, each cheaper than the one before, as terms are joined; the last is the cheapest."""
 
     def of(terms: Sequence[Term], paths: Sequence[Path]) -> Sum:
         added = price.map(elements, [elements], itemsize) * (len(paths) - 1)
@@ -50,6 +70,7 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
         varying = [(t, path) for t, path, is_one in zip(terms, paths, is_known, strict=True) if not is_one]
         terms, paths = [*(t for t, _ in varying), term], [*(p for _, p in varying), cheapest(term, itemsize, price)]
     best = of(terms, paths)
+    yield best
 
     @cache
     def ways(a: Term, b: Term) -> list[tuple[Term, Path]]:
@@ -67,7 +88,7 @@ def cheapest_sum(terms: Sequence[Term], elements: float, itemsize: int, price: P
         if found is best:
             break
         best = found
-    return best
+        yield best
 
 
 def _joined(a: Term, b: Term, itemsize: int, price: Price) -> Iterator[Term]:

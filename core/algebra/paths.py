@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -73,6 +73,13 @@ def cheapest(term: Term, itemsize: int, price: Price, outside: frozenset[Axis] =
     return search.exact(leaves, found) if len(leaves) <= EXACT else found
 
 
+def near(term: Term, itemsize: int, price: Price, most: float) -> list[Path]:
+    """Ways to compute ``term`` that cost at most so much, the cheapest first, which differ in their last steps; none
+    where it has too many factors to compare them all."""
+    leaves = list(map(leaf, itertools.count(), term.factors))
+    return Search(term, itemsize, price, frozenset()).last_steps(leaves, most) if len(leaves) <= EXACT else []
+
+
 def leaf(number: int, factor: Factor) -> Path:
     """The path that is ``factor``, of that ``number`` in its term."""
     return Path(frozenset([number]), factor.coordinates, factor.cost, is_known(factor), factor.divides, factor)
@@ -102,23 +109,41 @@ class Search:
 
     def exact(self, leaves: Sequence[Path], known: Path) -> Path:
         """The cheapest of all orders; ``known`` is one, and what costs more than it is no part of the cheapest."""
-        best: dict[frozenset[int], list[Path]] = {leaf.factors: self.with_sums([leaf]) for leaf in leaves}
-        numbers = range(len(leaves))
-        for count in range(2, len(leaves) + 1):
-            for chosen in itertools.combinations(numbers, count):
-                whole = frozenset(chosen)
-                found = (
-                    path
-                    for part in _halves(chosen)
-                    for x in best[part]
-                    for y in best[whole - part]
-                    if x.cost + y.cost <= known.cost
-                    for path in self.products(x, y)
-                    if path.cost <= known.cost
-                )
-                best[whole] = self.with_sums(found)
-        ways = [*map(self.ended, self.finished(best[frozenset(numbers)])), known]
+        whole = self.subsets(leaves, known.cost)[frozenset(range(len(leaves)))]
+        ways = [*map(self.ended, self.finished(whole)), known]
         return min(ways, key=lambda path: path.cost)
+
+    def subsets(self, leaves: Sequence[Path], most: float) -> dict[frozenset[int], list[Path]]:
+        """The paths of each subset of the factors that cost at most so much."""
+        best: dict[frozenset[int], list[Path]] = {leaf.factors: self.with_sums([leaf]) for leaf in leaves}
+        for count in range(2, len(leaves) + 1):
+            for chosen in itertools.combinations(range(len(leaves)), count):
+                best[frozenset(chosen)] = self.with_sums(self.joined(chosen, best, most))
+        return best
+
+    def joined(
+        self, chosen: Sequence[int], best: Mapping[frozenset[int], Sequence[Path]], most: float
+    ) -> Iterator[Path]:
+        """Each product of the ``chosen`` factors of two paths that are the ``best`` of a part of them."""
+        whole = frozenset(chosen)
+        return (
+            path
+            for part in _halves(chosen)
+            for x in best[part]
+            for y in best[whole - part]
+            if x.cost + y.cost <= most
+            for path in self.products(x, y)
+            if path.cost <= most
+        )
+
+    def last_steps(self, leaves: Sequence[Path], most: float) -> list[Path]:
+        """Paths that cost at most so much, the cheapest first: one for each last step, with the cheapest before."""
+        best = self.subsets(leaves, most)
+        numbers = range(len(leaves))
+        found = best[frozenset(numbers)] if len(leaves) == 1 else self.joined(numbers, best, most)
+        summed = (one for path in found for one in (path, *self.sums(path)))
+        ways = [path for path in map(self.ended, self.finished(summed)) if path.cost <= most]
+        return sorted(ways, key=lambda path: path.cost)
 
     def ended(self, path: Path) -> Path:
         """``path`` with the cost of gathering the result from it."""

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
-from luminal.core.algebra import alike, form, law, terms, write
+from luminal.core.algebra import alike, by_size, choice, form, law, terms
+from luminal.core.algebra.by_size import BySize
+from luminal.core.algebra.choice import Choice
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
 from luminal.core.algebra.terms import Region
 from luminal.core.algebra.triangular import in_blocks
-from luminal.core.decisions import structure
+from luminal.core.decisions import FORMULA, structure
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.origins import Approximation, Origin
 from luminal.core.rewrite import readers as read_by
@@ -92,35 +94,98 @@ class _Search:
         return terms.read(root, inside)
 
     def choose(self, root: Node, region: Region) -> bool:
-        """Enters the form of ``region`` that costs least, if it is worth it."""
+        """Enters the form of ``region`` that costs least, or that was measured to be faster, if it is worth it."""
         price = Price.of(self.target, root.dtype)
-        if self.target.forms is None and self.cheapest(region, price) is None:
+        if not self.asks and not by_size.dims(region) and self.cheapest(region, price) is None:
             return False
         pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
         if pinned:
             # What cancels stays as it is, and so do its operands.
             apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
             region = self.read(root, apart)
-        found = None if root in pinned else self.cheapest(region, price)
-        if found is None:
+        if root in pinned:
             return False
-        region, paths, before = found
-        if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
+        both = self.by_size(region, price)
+        if both is not None:
+            self.enter_both(root, region, both)
+            return True
+        least = self.least(region, price)
+        taken = self.measured(region, least, price)
+        if taken.paths is None:
             return False
-        origins: Origins = {}
-        with ir.originating(origins, *self.origins_of(region)):
-            made = write.written(region, paths)
-        # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
-        after = of_spelled(_between(made, region), price)
-        if after >= WORTH * before:
-            return False
+        made, origins = taken.made
         self.forms[root] = made
         self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
-        words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
-        key, _ = alike.described(region)
-        noted = Approximation("algebra", words, self.origins_of(region), structure("region", key), form.written(paths))
+        before, after = (of_spelled(nodes, price) for nodes in (region.spelled, _between(made, taken.region)))
+        why = "" if taken == least else ", as measured"
+        words = f"{spelled(root, region)} becomes {written(taken.paths)}, for {before:.0f} cycles {after:.0f}{why}"
+        key, _ = alike.described(taken.region)
+        noted = Approximation("algebra", words, taken.origins, structure("region", key), form.written(taken.paths))
         self.found.append(noted)
         return True
+
+    def by_size(self, region: Region, price: Price) -> BySize | None:
+        """Two forms of ``region`` of which the size decides, or those that ``Target.forms`` says."""
+        if self.target.grid is not None or not by_size.dims(region):
+            return None
+        if self.target.forms is not None:
+            text = self.target.forms.get(structure("region", alike.described(region)[0]))
+            return None if text is None else by_size.read(text, region, price)
+        both = by_size.found(region, price, lambda one: self.paths(one, price)[0])
+        if both is None or not region.root.dtype.is_float:
+            return both
+        ranges = law.Ranges(region.root.dtype)
+        return both if all(ranges.allow(p, region.spelled) for p in (both.below, both.above)) else None
+
+    def enter_both(self, root: Node, region: Region, both: BySize) -> None:
+        """Enters a branch for ``root``."""
+        origins: Origins = {}
+        of = self.origins_of(region)
+        with ir.originating(origins, *of):
+            self.forms[root] = both.node(region)
+        self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
+        words = (
+            f"{spelled(root, region)} becomes {written(both.below)} while {both.dim.name} < {both.bound}, "
+            f"else {written(both.above)}"
+        )
+        key = structure("region", alike.described(region)[0])
+        self.found.append(Approximation("algebra", words, of, key, str(both)))
+
+    @property
+    def asks(self) -> bool:
+        """Whether measurements may choose another form than the cheapest."""
+        return self.target.forms is None and self.target.decisions is not FORMULA
+
+    def least(self, region: Region, price: Price) -> Choice:
+        """The form of ``region`` that costs least, as spelled if that is worth it."""
+        origins = self.origins_of(region)
+        as_spelled = choice.spelled(region, origins)
+        found = self.cheapest(region, price)
+        if found is None:
+            return as_spelled
+        other, paths, before = found
+        if region.root.dtype.is_float and not law.Ranges(region.root.dtype).allow(paths, region.spelled):
+            return as_spelled
+        # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
+        made = choice.of_paths(region, other, paths, origins, "" if other is region else "blocks: ")
+        pays = self.target.forms is not None or of_spelled(_between(made.node, other), price) < WORTH * before
+        return made if pays else as_spelled
+
+    def measured(self, region: Region, found: Choice, price: Price) -> Choice:
+        """The form of ``region`` that measurements choose; ``found`` where there are none."""
+        if not self.asks:
+            return found
+        before = of_spelled(region.spelled, price)
+        as_spelled = choice.spelled(region, found.origins)
+        cost = before if found.paths is None else of_spelled(_between(found.node, found.region), price)
+        other = as_spelled if before <= choice.NEAR * cost else found
+        near = choice.near(found, other, region, price, choice.NEAR * cost)
+        if len(near) == 1:
+            return found
+        described = alike.described(region)[0]
+        taken, _ = self.target.decisions.ask("form", lambda: described, [one.candidate for one in near])
+        assert taken.choice is not None
+        return taken.choice
 
     def cheapest(self, region: Region, price: Price) -> _Form | None:
         """``region``, with triangular factors in blocks or not, and the paths of the form that costs least; or of the
@@ -150,7 +215,7 @@ class _Search:
         """The form that ``Target.forms`` has for ``region``, or for one in blocks of it."""
         assert self.target.forms is not None
         text = self.target.forms.get(structure("region", alike.described(region)[0]))
-        if text is not None:
+        if text is not None and by_size.read(text, region, price) is None:
             return region, form.read(text, region, price)
         return next((found for other in in_blocks(region) if (found := self.noted(other, price))), None)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from luminal.core import constants, interp, ir, limits, movement, traverse
 from luminal.core import symbolic as sym
+from luminal.core.algebra.cost import elements
 from luminal.core.algebra.terms import Axis, Factor, Region, Term, numbered, plain
 from luminal.core.ops import Kind
 
@@ -121,7 +122,7 @@ def _is_matrix(factor: Factor) -> bool:
     if node is None or not is_plain or not constants.is_decided(node):
         return False
     operations = sum(x.op.kind is Kind.ELEMENTWISE for x in traverse.topological([node]))
-    return int(node.size) * (1 + operations) <= WORK
+    return elements(node) * (1 + operations) <= WORK
 
 
 def _over(factor: Factor, axes: Sequence[Axis]) -> NDArray[np.float64]:

@@ -26,7 +26,9 @@ from luminal.runtime import loader
 from luminal.specialised import PerSignature, PerValue, Specialised
 from luminal.tuning import records
 from luminal.tuning import search as tuning
+from luminal.tuning.bench import Bench
 from luminal.tuning.outcome import Outcome
+from luminal.tuning.workers import Cluster, RemoteBench
 
 SEARCHES = ("none", "quick")
 
@@ -179,25 +181,52 @@ def tune(
     constants: Constants | None = None,
     threads: int = 0,
     again: bool = False,
+    workers: str | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> Outcome | list[Outcome]:
     """Measure schedules for the kernels of a model on this machine, for about ``budget`` seconds, and record them for
     all models that are compiled later; arguments as for ``compile``. A compiler, or a run of the model, that is at work
     when the time is over ends first; an infinite budget lasts until everything is measured. What was measured before is
     left as it is, unless it is to be measured ``again``. ``print`` shows what is returned as a table.
 
-    Raises InputError for a GPU or a budget that is not positive, and else as ``compile`` does.
+    With ``workers``, the address of a Ray cluster, the machines of that measure instead (see
+    ``luminal.tuning.workers``), and what is returned is a list: an outcome for each kind of machine among them, which
+    share the budget. ``target`` is then theirs, and so are the CPUs that ``threads`` of 0 stands for.
+
+    Raises InputError for a GPU, a budget that is not positive, or where no machine can measure, LostError where all
+    were lost, and else as ``compile`` does.
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
-    chosen, choices = options(target, precision, algebra, weights, winograd, threads, named=_names(model))
     stages = Stages(progress)
-    with stages("import"):
-        graphs = _entries(model, inputs, dims, constants, None)
-    graphs = _approximated(graphs, choices, chosen, stages)
-    with stages("tune"):
+
+    def chosen(target: str | Target) -> tuple[Target, Choices]:
+        return options(target, precision, algebra, weights, winograd, threads, named=_names(model))
+
+    def measured(graphs: dict[str, Graph], by: tuple[Target, Choices], seconds: float, bench: Bench) -> Outcome:
         name = next(iter(graphs.values())).name
-        return tuning.tune(name, graphs, chosen, cpus(threads), budget, again=again, progress=stages.advance)
+        graphs = _approximated(graphs, by[1], by[0], stages)
+        with stages("tune"):
+            return tuning.tune(
+                name, graphs, by[0], bench.threads, seconds, again=again, progress=stages.advance, bench=bench
+            )
+
+    def imported() -> dict[str, Graph]:
+        with stages("import"):
+            return _entries(model, inputs, dims, constants, None)
+
+    if workers is None:
+        here = chosen(target)
+        return measured(imported(), here, budget, Bench(here[0], cpus(threads)))
+    with Cluster(workers) as cluster:
+        groups = cluster.groups(target)
+        there = [chosen(group.target) for group in groups]
+        benches = [
+            RemoteBench(cluster, replace(group, target=by[0]), threads or group.cpus)
+            for group, by in zip(groups, there, strict=True)
+        ]
+        graphs = imported()
+        return [measured(graphs, by, budget / len(groups), b) for by, b in zip(there, benches, strict=True)]
 
 
 def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages) -> dict[str, Graph]:

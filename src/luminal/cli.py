@@ -391,6 +391,9 @@ def tune(
     constant: Constants = None,
     threads: Threads = 0,
     again: Annotated[bool, typer.Option("--again", help="measure what was measured before, too")] = False,
+    workers: Annotated[
+        str | None, typer.Option(help="measure on the machines of the Ray cluster at this address, not on this one")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(help="write what all records choose to a file, as it comes with the package")
     ] = None,
@@ -404,17 +407,19 @@ def tune(
     if save is not None:
         destination.file(save, "--save")
     with _going_on(again), Display(err) as display:
-        outcome = luminal.tune(
+        found = luminal.tune(
             model,
             budget=budget,
             **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             again=again,
+            workers=workers,
             progress=display.report,
         )
-    if outcome.answers:
-        out.print(tuned.table(outcome))
-    for line in tuned.lines(outcome):
-        _say(line)
+    for outcome in found if isinstance(found, list) else [found]:
+        if outcome.answers:
+            out.print(tuned.table(outcome))
+        for line in tuned.lines(outcome):
+            _say(line)
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")
 

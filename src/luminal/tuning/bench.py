@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,17 +17,18 @@ from luminal.core.decisions import Candidate
 from luminal.core.errors import BuildError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program.ir import Kernel, Launch, Program
-from luminal.core.target import Target
-from luminal.timing import Timing
-from luminal.tuning import subject
+from luminal.core.target import Target, check_supported
+from luminal.module import Module
+from luminal.timing import Timing, interleaved
+from luminal.tuning import records, subject
 from luminal.tuning.expected import Expected, expected
+from luminal.tuning.racer import HANG, Racer, Ran
 from luminal.tuning.records import Measured
 from luminal.tuning.subject import Race, Work
 
 WEIGHTS = 512 << 20  # bytes of weights, at most, that runs go through in turn
-HANG = 20.0  # seconds after which a contender that has begun is given up
-
-Written = Sequence[Sequence[Mapping[int, NDArray[Any]]]]  # per contender and kernel: values written, by argument number
+RUNS = 21  # of a model as a whole
+SECONDS = 8.0  # for all runs together
 
 
 @dataclass(frozen=True)
@@ -64,19 +61,29 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Which contender of a race ended the process that ran it, and how."""
+class Prepared:
+    """The ``race`` of those ``contenders`` of a question that are ``racing``, and what each of their kernels has to
+    write; the ``faults`` of the others, by place."""
 
-    contender: int
-    reason: str
+    contenders: Sequence[Contender]
+    faults: Mapping[int, str]
+    racing: Sequence[Contender]
+    race: Race
+    wanted: Sequence[Sequence[Mapping[int, Expected]]]
 
 
 class Bench:
-    """Compiles and measures candidates for ``target``. Use it as a context manager: it has a process."""
+    """Compiles and measures candidates for ``target`` on this machine. Use it as a context manager: it has a process.
+
+    What measures elsewhere overrides ``each``, ``runs``, ``machine``, ``check``, ``share`` and ``width``, the number of
+    questions that are measured at once.
+    """
+
+    width = 1
 
     def __init__(self, target: Target, threads: int, hang: float = HANG) -> None:
-        self.target, self.threads, self.hang = target, threads, hang
-        self._worker: tuple[subprocess.Popen[bytes], Connection] | None = None
+        self.target, self.threads = target, threads
+        self.racer = Racer(hang)
         self._expected: dict[tuple[ln.LoopNest, tuple[Any, ...]], dict[int, Expected]] = {}
 
     def __enter__(self) -> Bench:
@@ -85,7 +92,16 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self.racer.stop()
+
+    @property
+    def machine(self) -> str:
+        """What times depend on, as records have it."""
+        return records.machine(self.target, self.threads)
+
+    def check(self) -> None:
+        """Raises TargetError where the machine cannot run code for the target."""
+        check_supported(self.target)
 
     def compile(self, kernels: Sequence[Kernel]) -> Compiled:
         """One library of ``kernels``, without those that the compiler rejects."""
@@ -103,34 +119,48 @@ class Bench:
         library = build.make(timed.product(kernels, self.target))
         return Compiled(library, {kernel.nest: number for number, kernel in enumerate(kernels)})
 
+    def each(
+        self, compiled: Compiled, questions: Mapping[str, Sequence[Contender]], seconds: float
+    ) -> Iterator[tuple[str, list[Measured]]]:
+        """Each of ``questions`` with what ``measure`` gives, as they are measured. A question that could not be is left
+        out."""
+        for question, contenders in questions.items():
+            yield question, self.measure(compiled, contenders, seconds)
+
     def measure(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> list[Measured]:
         """Times the candidates of one question, the default first, for ``seconds`` in all.
 
         A candidate's ``fault`` says that it does not compile, crashes, hangs, or differs from the interpreter.
         """
+        prepared = self.prepared(compiled, contenders, seconds)
+        return self.judged(prepared, self.racer.run(prepared.race))
+
+    def prepared(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> Prepared:
+        """What is to be run for a question, and what that has to give."""
         missing = [c.place for c in contenders if any(part.kernel.nest not in compiled.numbers for part in c.parts)]
         faults = dict.fromkeys(missing, "the compiler rejects it") | {c.place: c.fault for c in contenders if c.fault}
         racing = [c for c in contenders if c.place not in faults]
+        entries = [[self._entry(c.program, part, compiled) for part in c.parts] for c in racing]
+        works = [[work for work, _ in each] for each in entries]
+        sizes = [sum(c.program.buffer(name).size for name in c.program.constants) for c in racing[:1]]
+        race = Race(str(compiled.library), self.threads, min(WEIGHTS, *sizes, WEIGHTS), seconds, works)
+        return Prepared(contenders, faults, racing, race, [[wanted for _, wanted in each] for each in entries])
+
+    def judged(self, prepared: Prepared, ran: Ran) -> list[Measured]:
+        """The rows of a question, from what its race gave."""
+        faults = {**prepared.faults, **{prepared.racing[k].place: reason for k, reason in ran.faults.items()}}
         samples: dict[int, list[float]] = {}
-        while racing and not samples:
-            entries = [[self._entry(c.program, part, compiled) for part in c.parts] for c in racing]
-            works = [[work for work, _ in each] for each in entries]
-            program = racing[0].program
-            weights = min(WEIGHTS, sum(program.buffer(name).size for name in program.constants))
-            found = self._race(Race(str(compiled.library), self.threads, weights, seconds, works))
-            if isinstance(found, Fault):
-                faults[racing.pop(found.contender).place] = found.reason
-                continue
-            for contender, each, sampled, written in zip(racing, entries, *found, strict=True):
-                samples[contender.place] = sampled
-                wrong = [
-                    fault
-                    for (_, wanted), arrays in zip(each, written, strict=True)
-                    for place, values in wanted.items()
-                    if (fault := values.fault(arrays[place]))
-                ]
-                faults |= {contender.place: f"it writes something else: {wrong[0]}"} if wrong else {}
-        return [_measured(c, samples.get(c.place, ()), faults.get(c.place, "")) for c in contenders]
+        for number, sampled in ran.samples.items():
+            place = prepared.racing[number].place
+            samples[place] = sampled
+            wrong = [
+                fault
+                for wanted, arrays in zip(prepared.wanted[number], ran.wrote[number], strict=True)
+                for k, values in wanted.items()
+                if (fault := values.fault(arrays[k]))
+            ]
+            faults |= {place: f"it writes something else: {wrong[0]}"} if wrong else {}
+        return [_measured(c, samples.get(c.place, ()), faults.get(c.place, "")) for c in prepared.contenders]
 
     def _entry(self, program: Program, part: Part, compiled: Compiled) -> tuple[Work, Mapping[int, Expected]]:
         """The message about a part to the worker, and the values that the part has to write."""
@@ -143,49 +173,19 @@ class Bench:
         wanted = self._expected[key]
         return Work(of, part.times, {place: values.positions for place, values in wanted.items()}), wanted
 
-    # ---- the process -----------------------------------------------------------------------------------------------
+    def runs(self, folders: Sequence[Path], entry: str, inputs: Mapping[str, NDArray[Any]]) -> list[Timing]:
+        """Runs of an entry of each of the libraries in ``folders``, taking turns."""
+        return runs(folders, entry, inputs, self.threads)
 
-    def _race(self, race: Race) -> tuple[list[list[float]], Written] | Fault:
-        """The samples of each contender and the values that it wrote; or which of them ended the process."""
-        begun, reason = 0, f"it was not done after {self.hang:g} seconds"
-        try:
-            connection = self._connected()
-            connection.send(race)
-            while connection.poll(self.hang):
-                message = connection.recv()
-                if not isinstance(message, int):
-                    samples, written = message
-                    return samples, written
-                begun = message
-            self._stop()
-        except (EOFError, OSError):
-            code = self._stop()
-            reason = f"it ended its process: {signal.strsignal(-code) if code < 0 else f'exit code {code}'}"
-        return Fault(begun, reason)
+    def share(self, rows: Mapping[str, Sequence[Measured]]) -> None:
+        """Hands the rows of all questions to the machines that measured: this one has them."""
 
-    def _connected(self) -> Connection:
-        """The connection to the process that runs contenders, which is started where there is none."""
-        if self._worker is None:
-            here, there = Pipe()
-            # In a session of its own, so that interrupts do not reach it; it ends with this process.
-            process = subprocess.Popen(
-                [sys.executable, "-m", "luminal.tuning.worker", str(there.fileno())], pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            there.close()
-            self._worker = process, here
-        return self._worker[1]
 
-    def _stop(self) -> int:
-        """Ends the process, if there is one; its exit code."""
-        if self._worker is None:
-            return 0
-        (process, connection), self._worker = self._worker, None
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)  # where it is ending by itself, for the reason
-        process.kill()
-        connection.close()
-        return process.wait()
+def runs(folders: Sequence[Path], entry: str, inputs: Mapping[str, NDArray[Any]], threads: int) -> list[Timing]:
+    """Runs of an entry of each of the libraries in ``folders``, on this machine, taking turns."""
+    modules = [Module(folder, threads) for folder in folders]
+    calls = {str(k): partial(module[entry].run, inputs) for k, module in enumerate(modules)}
+    return list(interleaved(calls, RUNS, budget=SECONDS).values())
 
 
 def _measured(contender: Contender, samples: Sequence[float], fault: str) -> Measured:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from luminal import artifact
 from luminal.comparison import inputs as drawing
@@ -13,14 +12,12 @@ from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
-from luminal.module import Module
 from luminal.progress import Stages
-from luminal.timing import Timing, interleaved
+from luminal.timing import Timing
+from luminal.tuning.bench import Bench
 from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED, Answer
 from luminal.tuning.records import faster
 
-RUNS = 21
-SECONDS = 8.0  # for all runs together
 LEAST_GAIN = 0.01  # of the time of a run: the shortest runs of one library, taking turns with itself, differ by as much
 
 
@@ -39,8 +36,9 @@ class Model:
 
 
 def confirm(
-    model: Model, standing: Mapping[str, str], chosen: Sequence[Answer], last: float, clock: Callable[[], float]
-) -> tuple[dict[str, str], tuple[float, float] | None]:
+    model: Model, standing: Mapping[str, str], chosen: Sequence[Answer], last: float, clock: Callable[[], float],
+    bench: Bench,
+) -> tuple[dict[str, str], tuple[float, float] | None]:  # fmt: skip
     """Compares the model with the default answers ``standing`` and with all that was ``chosen`` instead. Returns why
     each chosen answer is rejected (empty if not), by question, and the seconds of both runs, if the two differ.
 
@@ -58,7 +56,7 @@ def confirm(
         other = model.compiled(Decisions(together))
         if [k.nest for k in other.kernels] == [k.nest for k in program.kernels]:
             continue
-        without, found = timings([program, other], model)
+        without, found = timings([program, other], model, bench)
         seconds = seconds or (without.median, found.median)
         longest = max(longest, clock() - started)
         if faster(found, without, LEAST_GAIN):
@@ -72,13 +70,9 @@ def confirm(
     return verdicts, seconds
 
 
-def timings(programs: Sequence[Program], model: Model) -> list[Timing]:
+def timings(programs: Sequence[Program], model: Model, bench: Bench) -> list[Timing]:
     """Runs of the first entry of each of ``programs``, which are all the same ``model``, taking turns, on drawn
-    inputs."""
-    graphs, target = model.graphs, model.target
-    entry, graph = next(iter(graphs.items()))
-    folders = [artifact.build(program, target, Stages()) for program in programs]
-    modules = [Module(folder, model.threads, graphs, None, target) for folder in folders]
-    inputs = drawing.draw(graph, drawing.sizes(graph))
-    runs = {str(k): partial((m if len(graphs) == 1 else m[entry]).run, inputs) for k, m in enumerate(modules)}
-    return list(interleaved(runs, RUNS, budget=SECONDS).values())
+    inputs, where the ``bench`` measures."""
+    entry, graph = next(iter(model.graphs.items()))
+    folders = [artifact.build(program, model.target, Stages()) for program in programs]
+    return bench.runs(folders, entry, drawing.draw(graph, drawing.sizes(graph)))

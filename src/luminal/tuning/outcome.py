@@ -58,7 +58,7 @@ class Outcome:
     difference.
 
     Of the answers, ``new`` ones were measured by this search, and the others before, but confirmed by this one. For
-    ``changed`` questions, old ones too, another schedule than the default is taken. Kernels of the model ``name`` were
+    ``changed`` questions, old ones too, another candidate than the default is taken. Kernels of the model ``name`` were
     measured at ``sizes`` of its symbolic dimensions, and the model was run at ``run_sizes``. The records are in
     ``path``. ``print`` shows all of it."""
 
@@ -117,7 +117,7 @@ def lines(outcome: Outcome) -> list[str]:
         counts += f", {outcome.left or 'none'} left"
     found.append(f"{outcome.name}{_at(outcome.sizes)}: {counts}")
     total = outcome.new + outcome.known
-    taken = f"another schedule than the default is taken for {outcome.changed} of {total}; " if total else ""
+    taken = f"another candidate than the default is taken for {outcome.changed} of {total}; " if total else ""
     found.append(f"{taken}records in {outcome.path}")
     return found
 

@@ -93,10 +93,10 @@ def least_gain(default: Measured | Timing, found: Measured | Timing, least: floa
     return max(least, *(row.median / row.best - 1 for row in (default, found)))
 
 
-def machine(target: Target, threads: int) -> str:
-    """The properties of a machine on which times depend, as text."""
+def machine(target: Target, threads: int, of: str | None = None) -> str:
+    """The properties of a machine on which times depend, as text. Its processor is ``of``, if given, else this one."""
     facts = {
-        "processor": processor(), "target": target.name, "features": sorted(target.features),
+        "processor": of or processor(), "target": target.name, "features": sorted(target.features),
         "registers": target.registers, "caches": [target.l1, target.l2, target.l3],
         "precision": target.precision.name, "threads": threads, "divided": target.threads,
     }  # fmt: skip

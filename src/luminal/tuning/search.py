@@ -15,9 +15,9 @@ from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.schedule.cost import kernel as cost
 from luminal.core.schedule.program.ir import Launch, Program
-from luminal.core.target import Target, check_supported
+from luminal.core.target import Target
 from luminal.progress import Progress
-from luminal.tuning import confirm, subject
+from luminal.tuning import confirm, forms, subject
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Contender, Part
 from luminal.tuning.outcome import UNCONFIRMED, Answer, Outcome
@@ -43,6 +43,7 @@ def tune(
     progress: Progress = lambda stage, fraction: None,
     again: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    bench: Bench | None = None,
 ) -> Outcome:
     """Measures candidates for the kernels of ``graphs`` for at most ``budget`` seconds, a little more where a compiler
     is at work, and records them; an infinite budget lasts until all are measured. What was measured before is not
@@ -51,24 +52,28 @@ def tune(
     Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
     the question that it is at. In the end the model is run as a whole, with and without what was chosen
     (``confirm``), by this search or by an earlier one that did not come so far; until then, and where it is not faster
-    with it by more than the noise, the defaults stay.
+    with it by more than the noise, the defaults stay. ``bench`` measures, this machine's if none is given.
 
     Raises InputError where the target is a GPU, or the user wants no records; TargetError where this machine cannot run
     its code, RecordsError where the records cannot be used.
     """
     if target.grid is not None:
         raise InputError(f"schedules are not tuned for GPUs: expected a CPU as the target, found {target.name}")
-    check_supported(target)
+    bench = bench or Bench(target, threads)
+    bench.check()
     if config.NO_RECORDS.value:
         raise InputError(
             f"schedules are not tuned with {config.NO_RECORDS.variable}=1, which chooses them by formula whatever was "
             "measured: unset it, or do without tuning"
         )
-    search = _Search(confirm.Model(name, graphs, target, threads), budget, records or Records(), progress, clock)
-    with Bench(target, threads) as bench:
+    model = confirm.Model(name, graphs, target, threads)
+    with bench:
+        search = _Search(model, bench, budget, records or Records(), progress, clock)
         for kind in KINDS:
-            search.settle(kind, bench, again)
-    return search.outcome(search.confirmed())
+            search.settle(kind, again)
+        outcome = search.outcome(search.confirmed())
+        bench.share(search.records.latest(search.machine))
+        return outcome
 
 
 @dataclass
@@ -76,6 +81,7 @@ class _Search:
     """The state of a search on a model: its results so far, and when it has to end."""
 
     model: confirm.Model
+    bench: Bench
     budget: float
     records: Records
     progress: Progress
@@ -90,12 +96,12 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.end = self.clock() + (1 - CONFIRMING) * self.budget
-        self.machine = recording.machine(self.model.target, self.model.threads)
+        self.machine = self.bench.machine
         self.defaults = recording.shipped().get(self.machine, {})
         self.before = recording.taken(self.records, self.machine)
         self.run = self.records.begin()
 
-    def settle(self, kind: Kind, bench: Bench, again: bool) -> None:
+    def settle(self, kind: Kind, again: bool) -> None:
         """Measures the questions of a kind; questions of other kinds are answered from the measurements so far."""
         if self.clock() >= self.end:
             self.more = True
@@ -111,18 +117,19 @@ class _Search:
                 del questions[question]
                 if any(row.fault == UNCONFIRMED for row in rows):
                     self._answer(question, contenders, _open(rows))
+        if not questions:
+            return
         done, now = 0, self.clock()
-        # The first kind leaves the later ones their time.
+        # An earlier kind leaves the later ones their time.
         end = self.end if kind == KINDS[-1] else now + FIRST * (self.end - now)
-        for batch in _batches(questions):
+        for batch in _batches(questions, BATCH * self.bench.width):
             started = self.clock()
             batch = batch[: int(min((end - started) / self.each, len(batch)))] if self.each else batch
             if started >= end or not batch:
                 break
             kernels = {p.kernel.nest: p.kernel for q in batch for c in questions[q] for p in c.parts}
-            compiled = bench.compile(list(kernels.values()))
-            for question in batch:
-                measured = bench.measure(compiled, questions[question], SECONDS)
+            compiled = self.bench.compile(list(kernels.values()))
+            for question, measured in self.bench.each(compiled, {q: questions[q] for q in batch}, SECONDS):
                 answer = self._answer(question, questions[question], measured)
                 noted = _with(UNCONFIRMED if answer.chosen.place else "", measured)
                 self.records.add(self.machine, question, self.run, noted)
@@ -140,7 +147,7 @@ class _Search:
             return None
         standing = {**self.before, **{a.question: a.measured[0].candidate for a in self.answers}}
         last = self.end + CONFIRMING * self.budget
-        verdicts, seconds = confirm.confirm(self.model, standing, chosen, last, self.clock)
+        verdicts, seconds = confirm.confirm(self.model, standing, chosen, last, self.clock, self.bench)
         run = self.records.begin()
         for number, answer in enumerate(self.answers):
             rows = _with(verdicts.get(answer.question, ""), answer.measured)
@@ -173,6 +180,8 @@ class _Search:
         other kinds are answered with the choices so far."""
         chosen = {answer.question: answer.chosen.candidate for answer in self.answers}
         answers = {**recording.taken(self.records, self.machine), **chosen}
+        if kind == "form":
+            return self._forms(answers)
         found: dict[str, list[Contender]] = {}
         times: Counter[str] = Counter()
         number, beam = 0, BEAM
@@ -185,8 +194,7 @@ class _Search:
                 if number < len(candidates):
                     found.setdefault(question, []).append(Contender(number, candidates[number], program, parts))
                 if number == 0:
-                    costs = self.model.target.costs
-                    times[question] = int(sum(cost.cycles(p.kernel.nest, costs) * p.times for p in parts))
+                    times[question] = _time(parts, self.model.target)
             for question, reason in trial.refusals.items():
                 candidates = trial.questions[question].candidates if question in found else ()
                 if number < len(candidates):
@@ -197,9 +205,30 @@ class _Search:
                 if (self.clock() - started) * beam > self.budget / 4:
                     beam = min(beam, 2)
             number += 1
-        least = SHARE * sum(times.values())
-        distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
-        return {q: contenders for q, contenders in distinct.items() if len(contenders) > 1 and not contenders[0].place}
+        return _worthwhile(found, times)
+
+    def _forms(self, answers: Mapping[str, str]) -> dict[str, list[Contender]]:
+        """The forms of each region of which there are several."""
+        listing = forms.Listing(answers, self.defaults)
+        self.model.compiled(listing)
+        target = self.model.target
+        found = {
+            question: forms.contenders(asked.candidates[:BEAM], listing.times[question], target, answers)
+            for question, asked in listing.questions.items()
+        }
+        return _worthwhile(found, Counter({q: _time(each[0].parts, target) for q, each in found.items() if each}))
+
+
+def _worthwhile(found: Mapping[str, Sequence[Contender]], times: Counter[str]) -> dict[str, list[Contender]]:
+    """The questions of which more than one contender differs, without those of little time; the longest first."""
+    least = SHARE * sum(times.values())
+    distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
+    return {q: contenders for q, contenders in distinct.items() if len(contenders) > 1 and not contenders[0].place}
+
+
+def _time(parts: Sequence[Part], target: Target) -> int:
+    """Cycles of all launches of ``parts`` in a run of the model."""
+    return int(sum(cost.cycles(part.kernel.nest, target.costs) * part.times for part in parts))
 
 
 def _with(fault: str, measured: Iterable[Measured]) -> tuple[Measured, ...]:
@@ -236,12 +265,12 @@ def _distinct(contenders: Iterable[Contender]) -> list[Contender]:
     return list(seen.values())
 
 
-def _batches(questions: Mapping[str, Sequence[Contender]]) -> Iterator[list[str]]:
-    """Questions in order, grouped so that each group has about ``BATCH`` kernels."""
+def _batches(questions: Mapping[str, Sequence[Contender]], size: int) -> Iterator[list[str]]:
+    """Questions in order, grouped so that each group has about ``size`` kernels."""
     batch: list[str] = []
     for question in questions:
         batch.append(question)
-        if sum(len(contender.parts) for q in batch for contender in questions[q]) >= BATCH:
+        if sum(len(contender.parts) for q in batch for contender in questions[q]) >= size:
             yield batch
             batch = []
     if batch:
