@@ -401,7 +401,7 @@ NUMBERS = {
     },
     "limit of a form": {
         "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
-        "stage.py: WORTH", "choice.py: NEAR", "by_size.py: GAIN", "by_size.py: SAVED",
+        "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED",
         "by_size.py: ROOM",
     },
     "effort of this compiler, and of the compilers behind it": {

@@ -53,7 +53,7 @@ def dims(region: Region) -> list[Var]:
     """The sizes of ``region`` that are known only when it runs."""
     extents = [*region.root.shape, *(axis.hi for term in region.terms for axis in term.axes)]
     found = {v for extent in extents for v in sym.variables(extent) if not isinstance(v, Axis)}
-    return sorted((v for v in found if isinstance(v.hi, int) and v.hi > v.lo), key=lambda v: v.name)
+    return sorted((v for v in found if isinstance(v.hi, int) and v.hi > _low(v)), key=lambda v: v.name)
 
 
 def read(text: str, region: Region, price: Price) -> BySize | None:
@@ -73,7 +73,7 @@ def found(region: Region, price: Price, cheapest: Callable[[Region], Sequence[Pa
     single = form.written(cheapest(region))
     for dim in dims(region):
         assert isinstance(dim.hi, int)
-        ends = [at(region, dim, value) for value in (dim.lo, dim.hi)]
+        ends = [at(region, dim, value) for value in (_low(dim), dim.hi)]
         below, above = (form.written(cheapest(end)) for end in ends)
         if below == above or "at(" in f"{single}{below}{above}":  # a position depends on the size that it was found for
             continue
@@ -88,9 +88,14 @@ def found(region: Region, price: Price, cheapest: Callable[[Region], Sequence[Pa
     return best
 
 
+def _low(dim: Var) -> int:
+    """The lower end of the bounds. An axis of one element is none, so a form without it would be found there."""
+    return max(dim.lo, 2)
+
+
 def _bound(region: Region, dim: Var, below: str, above: str, price: Price) -> int:
     """The least size at which ``above`` costs no more than ``below``, which costs less at the lower end."""
-    low, high = dim.lo, dim.hi
+    low, high = _low(dim), dim.hi
     assert isinstance(high, int)
     while high - low > 1:
         middle = (low + high) // 2
