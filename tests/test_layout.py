@@ -400,7 +400,7 @@ NUMBERS = {
         "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
     },
     "limit of a form": {
-        "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
+        "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
         "stage.py: WORTH",
     },
     "effort of this compiler, and of the compilers behind it": {
