@@ -161,7 +161,8 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
     of_state = terms.pop(taken) if taken is not None else 0.0
     carried = before[state]
     # It must be a maximum of the exponent itself: then a term of -inf has weight 0 whatever the other values are.
-    if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
+    own = {term: times * -of_state for term, times in linear(carried.inside[0]).items()}
+    if carried.op is not ops.MAX_REDUCE or terms != own or of_state >= 0:
         raise ScheduleError(f"carry: the exponent of {name} is not a value less {state}, its maximum")
     assert taken is not None
     return [Move(state, factor.attr, -of_state, None if taken.op is None else taken)]

@@ -34,6 +34,7 @@ from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
+SHARED = 8  # rows that read the same element, at most, where reading takes longer than multiplying
 MOST_NODES = 1000  # of the expression of a reduction, which is read and written again as a whole
 
 
@@ -224,7 +225,9 @@ def _read(
         if most is None:
             return None
         mine = {x for x, *_ in whole.memo} | {node}
-        group = _Group(most, _between(whole) | {x for x in mine if _is_cheap(x, mine, read_by)})
+        summed = _above(whole, (x for x in mine if x.op.kind is Kind.REDUCE))  # a kernel stores these
+        again = {x for x in mine if x not in summed and _is_cheap(x, mine, read_by)}
+        group = _Group(most, _above(whole, whole.states) | again)
     reader = _Reader(node, group.again.__contains__)
     if any(reduction.dtype != node.dtype for reduction in reader.all()):
         return None
@@ -241,7 +244,7 @@ def _may_pay(node: Node, target: Target) -> bool:
     for x in (waiting := [*node.inputs]):
         if x.op.kind is Kind.REDUCE:
             over = [x.inputs[0].shape[k] for k in x.attr.axes if x.inputs[0].shape[k] != 1]
-            if over == extents and typical(x.size) < _enough_rows(target):
+            if over == extents:
                 return bool(extents)
         elif (x.op is ops.VIEW or x.op.kind is Kind.ELEMENTWISE) and len(seen) < MOST_NODES:
             waiting += [y for y in x.inputs if y not in seen]
@@ -254,9 +257,9 @@ def _enough_rows(target: Target) -> int:
     return few_tasks(target) if target.grid is None else target.grid.processors
 
 
-def _between(reader: _Reader) -> frozenset[Node]:
-    """The values between a reduction and those along its row that it reads."""
-    found: set[Node] = set(reader.states)
+def _above(reader: _Reader, first: Iterable[Node]) -> frozenset[Node]:
+    """The values that a reduction computes from any of ``first``."""
+    found = set(first)
     for x, *_ in reader.memo:  # operands first
         if x.op.kind is not Kind.REDUCE and not found.isdisjoint(x.inputs):
             found.add(x)
@@ -276,9 +279,18 @@ def _terms_of_part(reader: _Reader, target: Target) -> int | None:
     rows = max(typical(state.size) for state in reader.states)
     columns = max(1, typical(node.size) // rows)
     terms = math.prod(largest(v.hi + 1) for v in reader.row)
-    if rows >= _enough_rows(target) or terms * columns < sizes.part * sizes.parts:
+    few = rows < _enough_rows(target) or _reads_alone(reader, terms * columns, target)
+    if not few or terms * columns < sizes.part * sizes.parts:
         return None
     return max(sizes.part // columns, 1)
+
+
+def _reads_alone(reader: _Reader, of_row: int, target: Target) -> bool:
+    """Whether few rows share what a row reads, ``of_row`` elements, and it passes through the second-level cache: a
+    part stays there while its columns are summed."""
+    shared = typical(reader.node.inputs[0].size) / max(typical(leaf.size) for leaf, *_ in reader.leaves.values())
+    columns = typical(reader.node.size) // max(typical(state.size) for state in reader.states)
+    return columns > 1 and shared <= SHARED and of_row * reader.node.dtype.itemsize > target.l2
 
 
 # ---- the reductions of parts, and of all -----------------------------------------------------------------------------
@@ -303,13 +315,27 @@ class _Parts:
         self.by = {v: e for a, e in zip(before, now, strict=True) if (v := sym.as_var(a)) is not None}
         self.within = [k + 1 for k in node.attr.axes if k >= self.cut.axis]  # reduced in each part
         self.over = [k for k in node.attr.axes if k <= self.cut.axis]  # reduced after them
+        # Parts come before what a part has several of, so that its results lie together.
+        rows = self._varying(v for state in self.plan.states[:-1] for x in state.inside for v in carried.variables(x))
+        first = (rows if len(self.plan.states) > 1 else {*range(len(self.at))}).difference(self.within, self.over)
+        self.rank = sorted(range(len(self.at)), key=lambda k: (k not in first, k != self.cut.axis, k))
         self.known: dict[ln.Scalar, tuple[Node, tuple[int, ...]]] = {}
 
     # ---- values ------------------------------------------------------------------------------------------------------
 
-    def _used(self, expressions: Iterable[Int]) -> tuple[int, ...]:
+    def _varying(self, variables: Iterable[Var]) -> set[int]:
+        """The axes of ``at`` that ``variables`` of the operand's axes are."""
+        return self._positions(self.by[v] for v in variables if v in self.by)
+
+    def _positions(self, expressions: Iterable[Int]) -> set[int]:
         found = {v for e in expressions for v in sym.variables(e)}
-        return tuple(k for k, a in enumerate(self.at) if sym.as_var(a) in found)
+        return {k for k, a in enumerate(self.at) if sym.as_var(a) in found}
+
+    def _used(self, expressions: Iterable[Int]) -> tuple[int, ...]:
+        return self._ordered(self._positions(expressions))
+
+    def _ordered(self, axes: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(set(axes), key=self.rank.index))
 
     def _shape(self, used: Sequence[int]) -> tuple[Int, ...]:
         return tuple(self.cut.shape[k] for k in used)
@@ -342,7 +368,7 @@ class _Parts:
             node, index, valid, fill = self.plan.leaves[scalar]
             return self._read(self.became[node], index, valid, fill)
         operands = [self.known[x] for x in scalar.operands]
-        used = tuple(sorted({k for _, mine in operands for k in mine}))
+        used = self._ordered(k for _, mine in operands for k in mine)
         nodes = [self._spread(x, used) for x in operands]
         return ir.elementwise(scalar.op, *nodes, attr=scalar.attr), used
 
@@ -365,7 +391,7 @@ class _Parts:
     def _reduced(self, op: ops.Op, value: ln.Scalar, axes: Sequence[int]) -> tuple[Node, tuple[int, ...]]:
         """The reduction of ``value`` over ``axes``; elements beyond the end do not count."""
         node, mine = self.value(value)
-        used = tuple(sorted({*mine, *axes, *(self._used([self.cut.inside]) if axes is self.within else ())}))
+        used = self._ordered((*mine, *axes, *(self._used([self.cut.inside]) if axes is self.within else ())))
         node = self._spread((node, mine), used)
         if axes is self.within and not sym.always(self.cut.inside):
             inside = sym.substitute(self.cut.inside, self._own(used))
