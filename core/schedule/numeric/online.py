@@ -34,7 +34,6 @@ from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-SHARED = 8  # rows that read the same element, at most, where reading takes longer than multiplying
 MOST_NODES = 1000  # of the expression of a reduction, which is read and written again as a whole
 
 
@@ -244,7 +243,7 @@ def _may_pay(node: Node, target: Target) -> bool:
     for x in (waiting := [*node.inputs]):
         if x.op.kind is Kind.REDUCE:
             over = [x.inputs[0].shape[k] for k in x.attr.axes if x.inputs[0].shape[k] != 1]
-            if over == extents:
+            if over == extents and typical(x.size) < _enough_rows(target):
                 return bool(extents)
         elif (x.op is ops.VIEW or x.op.kind is Kind.ELEMENTWISE) and len(seen) < MOST_NODES:
             waiting += [y for y in x.inputs if y not in seen]
@@ -279,18 +278,9 @@ def _terms_of_part(reader: _Reader, target: Target) -> int | None:
     rows = max(typical(state.size) for state in reader.states)
     columns = max(1, typical(node.size) // rows)
     terms = math.prod(largest(v.hi + 1) for v in reader.row)
-    few = rows < _enough_rows(target) or _reads_alone(reader, terms * columns, target)
-    if not few or terms * columns < sizes.part * sizes.parts:
+    if rows >= _enough_rows(target) or terms * columns < sizes.part * sizes.parts:
         return None
     return max(sizes.part // columns, 1)
-
-
-def _reads_alone(reader: _Reader, of_row: int, target: Target) -> bool:
-    """Whether few rows share what a row reads, ``of_row`` elements, and it passes through the second-level cache: a
-    part stays there while its columns are summed."""
-    shared = typical(reader.node.inputs[0].size) / max(typical(leaf.size) for leaf, *_ in reader.leaves.values())
-    columns = typical(reader.node.size) // max(typical(state.size) for state in reader.states)
-    return columns > 1 and shared <= SHARED and of_row * reader.node.dtype.itemsize > target.l2
 
 
 # ---- the reductions of parts, and of all -----------------------------------------------------------------------------
