@@ -18,6 +18,7 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.printer import brief
 from luminal.core.schedule.nest import conditions
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_leaves
@@ -33,7 +34,7 @@ FACTORS = 128
 @dataclass(frozen=True)
 class Move:
     """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``. Where
-    the sum reads ``d`` through a function ``guarded``, which is ``d`` for finite numbers, so does the factor."""
+    the sum reads ``d`` through a function ``guarded``, so does the factor: ``d`` where it is finite, or a bound of it."""
 
     state: str
     attr: Any
@@ -78,6 +79,21 @@ class Carried:
     conditions: tuple[ln.Scalar, ...] = ()
     shift: Shift | None = None
 
+    @property
+    def described(self) -> str:
+        """The reduction, and how it follows what it reads, in words."""
+        what = f"{self.name} = {self.op} of {ln.text(product(self.inside))}"
+        if self.shift is not None:
+            what += f"; a new {ln.text(self.shift.fixed)} shifts its first two moments"
+        for move in dict.fromkeys(self.moves):
+            old, new = (ln.temporary(move.state + suffix, self.inside[0].dtype) for suffix in ("", "'"))
+            scale = "" if move.scale == 1.0 else f"{move.scale} * "
+            difference = f"{scale}({ln.text(move.of(old))} - {ln.text(move.of(new))})"
+            what += f"; with a new {move.state}', times Exp2[{brief(move.attr)}]({difference})"
+        if self.outside:
+            what += f"; in the end times {', '.join(map(ln.text, self.outside))}"
+        return what
+
 
 def derive(
     reductions: Sequence[ln.Reduction], row: Collection[Var], operand: DType | None = None
@@ -117,7 +133,7 @@ def _carried(
         else:
             (outside if row.isdisjoint(variables(factor)) else inside).append(factor)
     shift = _shift(inside, row, before)
-    moves = [] if shift else [move for factor in inside for move in _moves(factor, reduction.name, before)]
+    moves = [] if shift else [move for factor in inside for move in _moves(factor, reduction.name, row, before)]
     return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves), tuple(holds), shift)
 
 
@@ -149,7 +165,7 @@ def _check_count(count: int) -> None:
         raise ScheduleError(f"carry: a product of more than {FACTORS} factors")
 
 
-def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Move]:
+def _moves(factor: ln.Scalar, name: str, row: frozenset[Var], before: dict[str, Carried]) -> list[Move]:
     states = sorted(reads(factor) & before.keys())
     if not states:
         return []
@@ -157,7 +173,7 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
         raise ScheduleError(f"carry: {name} does not follow a change of {', '.join(states)} by a factor")
     (state,) = states
     terms = linear(factor.operands[0])
-    taken = next((term for term in terms if _is_finite_part(term, ln.temporary(state, factor.dtype))), None)
+    taken = next((term for term in terms if _bounds(term, ln.temporary(state, factor.dtype), row)), None)
     of_state = terms.pop(taken) if taken is not None else 0.0
     carried = before[state]
     # It must be a maximum of the exponent itself: then a term of -inf has weight 0 whatever the other values are.
@@ -195,6 +211,15 @@ def _terms(value: ln.Scalar) -> list[ln.Scalar]:
         else:
             found.append(term)
     return found
+
+
+def _bounds(value: ln.Scalar, state: ln.Scalar, row: frozenset[Var]) -> bool:
+    """Whether ``value`` is the maximum ``state`` or a function of it that bounds the same values: what it is where it is
+    finite, or the larger of it and numbers that do not vary along the row."""
+    if value.op is ops.MAX:
+        fixed = [x for x in value.operands if x is not state]
+        return len(fixed) == 1 and not reads(fixed[0]) and row.isdisjoint(variables(fixed[0]))
+    return _is_finite_part(value, state)
 
 
 def _is_finite_part(value: ln.Scalar, state: ln.Scalar) -> bool:

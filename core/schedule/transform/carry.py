@@ -166,6 +166,11 @@ class OnePass:
         return sym.var(name.name, low, high)
 
     @property
+    def derivation(self) -> tuple[str, ...]:
+        """Each reduction, and how it is carried, in words."""
+        return tuple(state.described for state in (*self.states, *([] if self.last is None else [self.last])))
+
+    @property
     def maxima(self) -> list[Carried]:
         """The states that are maxima."""
         return [state for state in self.states if state.op is ops.MAX_REDUCE]
