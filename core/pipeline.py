@@ -16,7 +16,16 @@ from luminal.core.rules import RULES, quotient
 from luminal.core.schedule.choose import arrangement
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.nest.ir import names_axis
-from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, looked_up, online, rounding, spelled_out
+from luminal.core.schedule.numeric import (
+    bit_maxima,
+    digits,
+    integers,
+    long_reductions,
+    looked_up,
+    online,
+    rounding,
+    spelled_out,
+)
 from luminal.core.schedule.prepare import graph as preparation
 from luminal.core.schedule.prepare import loops, tied
 from luminal.core.schedule.prepare.graph import Prepared

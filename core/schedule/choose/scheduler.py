@@ -172,7 +172,9 @@ class Scheduler:
         accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
         if self.target.grid is None and accumulate.divides(self.nest):
             self.do(accumulate)
-        return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial, derived=self.derived)
+        return Scheduled(
+            self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial, derived=self.derived
+        )
 
 
 def chained_lookups(nest: ln.LoopNest) -> int:

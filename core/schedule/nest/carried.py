@@ -34,7 +34,7 @@ FACTORS = 128
 @dataclass(frozen=True)
 class Move:
     """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``. Where
-    the sum reads ``d`` through a function ``guarded``, so does the factor: ``d`` where it is finite, or a bound of it."""
+    the sum reads ``d`` through a function ``guarded``, so does the factor: ``d`` where finite, or a bound of it."""
 
     state: str
     attr: Any
@@ -214,7 +214,7 @@ def _terms(value: ln.Scalar) -> list[ln.Scalar]:
 
 
 def _bounds(value: ln.Scalar, state: ln.Scalar, row: frozenset[Var]) -> bool:
-    """Whether ``value`` is the maximum ``state`` or a function of it that bounds the same values: what it is where it is
+    """Whether ``value`` is the maximum ``state`` or a function of it that bounds the same values: what it is where
     finite, or the larger of it and numbers that do not vary along the row."""
     if value.op is ops.MAX:
         fixed = [x for x in value.operands if x is not state]

@@ -204,9 +204,7 @@ def _plans(roots: tuple[Node, ...], target: Target) -> dict[Node, _Plan]:
     return found
 
 
-def _read(
-    node: Node, groups: Mapping[Node, _Group], read_by: Readers, target: Target
-) -> tuple[_Reader, _Group] | None:
+def _read(node: Node, groups: Mapping[Node, _Group], read_by: Readers, target: Target) -> tuple[_Reader, _Group] | None:
     """What ``node`` reduces, and its group; None where it is not to be in parts."""
     if not node.dtype.is_float or node.dtype.compute != node.dtype:
         return None

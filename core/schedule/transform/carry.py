@@ -191,7 +191,9 @@ class OnePass:
         for state in (*self.states, *([] if self.last is None else [self.last])):
             value = so_far(state)
             for maximum in self._unseen(state):
-                value = ln.apply(ops.SELECT, (carried.is_empty(by[maximum]), self.number(np.nan), value), None, self.dtype)
+                value = ln.apply(
+                    ops.SELECT, (carried.is_empty(by[maximum]), self.number(np.nan), value), None, self.dtype
+                )
             for factor in state.outside:
                 value = self.times(value, replace_leaves(factor, by))
             for condition in state.conditions:
@@ -343,6 +345,7 @@ class RowBlock:
 
     def factor(self, state: Carried) -> ln.Scalar:
         """The factor that moves the carried part of ``state`` from the old maxima to the new."""
+
         def at(suffix: str) -> Callable[[str], ln.Scalar]:
             return lambda name: ln.temporary(f"{name}_{suffix}", self.dtype)
 
