@@ -16,13 +16,14 @@ import luminal
 from luminal.core import interp, ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import contraction, exponential, hyperbolic, normalize, reduction
+from luminal.core.decompose import contraction, exponential, hyperbolic, indexing, normalize, reduction
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric import long_reductions, online
 from luminal.core.sizes import typical
 from luminal.core.target import Target
+from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.schedule_support import run_program, with_costs
 
@@ -248,6 +249,52 @@ def test_rows_enough_for_all_threads_and_short_ones_are_left_whole() -> None:
         assert online.in_parts(whole, TARGET) is whole
     many = replace(TARGET, threads=64)
     assert longest_row(in_parts(graph(reduction.softmax(given_("x", 16, 50), -1)), many)) <= 12
+
+
+@pytest.mark.parametrize(
+    ("target", "rows"), [(targets.AVX512, 11), (targets.GPUS["cuda:sm_80"], 700)], ids=["avx512", "cuda"]
+)
+def test_rows_with_a_sink_are_one_pass(target: Target, rows: int) -> None:
+    """What the sum takes off is bounded by a number of the head's, so rows that are -inf are zero, and not NaN."""
+    heads, columns = 3, 21
+    q, k, v = (given_(name, heads, n, 4) for name, n in (("q", rows), ("k", columns), ("v", columns)))
+    sink = ir.expand(movement.unsqueeze(given_("sink", heads), [1, 2]), (heads, rows, 1))
+    mask = np.zeros((heads, rows, columns), np.float32)
+    mask[1, 3], mask[2, 4, :20] = -np.inf, -np.inf
+    scores = contraction.matmul(q, movement.transpose(k, -2, -1)) + ir.constant(mask)
+    most = ir.binary(ops.MAX, reduction.max_(scores, [-1], True), sink)
+    weights = exponential.exp(scores - most)
+    total = reduction.sum_(weights, [-1], True) + exponential.exp(sink - most)
+    whole = graph(contraction.matmul(weights * ir.unary(ops.RECIP, total), v))
+    program = compile_graph(whole, target)
+    (kernel,) = (kernel for kernel in program.kernels if kernel.name.startswith("chain"))
+    assert any("times Exp2[" in line and "Max(r0'" in line for line in kernel.scheduled.derived)
+    if target.grid is None:
+        values = drawn(whole, 0)
+        (expected,) = interp.run(whole, values, mode="float64").outputs
+        assert not expected[1, 3].any()
+        found = run_program(program, values)["y0"]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=32 * math.sqrt(columns) * EPS)
+
+
+def test_a_compiled_model_says_how_its_reductions_follow_each_other() -> None:
+    """Soft-capped scores with a relative bias: one pass, whose memory is linear in the length."""
+    n, reach = 200, 2 * 200 - 1
+    q, k, v = (given_(name, 4, n, 16) for name in "qkv")
+    table = given_("table", 4, reach)
+    at = ir.expand(ir.constant(np.arange(n)[:, None] - np.arange(n)[None] + n - 1), (4, n, n))
+    bias = indexing.gather_elements(ir.expand(movement.unsqueeze(table, [1]), (4, n, reach)), at, -1)
+    scores = hyperbolic.tanh((contraction.matmul(q, movement.transpose(k, -2, -1)) + bias) * 0.1) * 10
+    whole = graph(contraction.matmul(reduction.softmax(scores, -1), v))
+    module = luminal.compile(whole)
+    assert isinstance(module, Module) and module.program is not None
+    assert module.program.entries[0].arena_size < 4 * n * n * 4 / 2
+    said = module.explain()
+    assert "r1 = SumReduce of Exp2" in said and "with a new r0', times Exp2" in said and "sum1 = SumReduce" in said
+    values = drawn(whole, 0)
+    (expected,) = interp.run(whole, values, mode="float64").outputs
+    (found,) = module.run(values).values()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=32 * math.sqrt(n) * EPS)
 
 
 def test_the_derivation_is_said() -> None:
