@@ -407,6 +407,7 @@ NUMBERS = {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",
         "fusion/fuse.py: MOST_NESTED", "nest/footprint.py: BOUNDS", "numeric/bit_maxima.py: MOST_TAPS",
         "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES", "factoring.py: MOST",
+        "factoring.py: INDICATOR",
         "paths.py: EXACT", "paths.py: KEPT", "triangular.py: BLOCKS", "triangular.py: LEAST", "triangular.py: WORK",
         "numeric/looked_up.py: MOST_NESTED", "numeric/online.py: MOST_NODES",
     },

@@ -97,6 +97,7 @@ FORMS: dict[str, Callable[[sym.Int], Node]] = {
     "softmax": of_rows(lambda x: reduction.softmax(x, -1)),
     "log softmax": of_rows(lambda x: reduction.log_softmax(x, -1)),
     "log of a sum": of_rows(lambda x: reduction.logsumexp(x, [-1])),
+    "sum of weights": of_rows(lambda x: reduction.sum_(exponential.exp(x - reduction.max_(x, [-1], True)), [-1])),
     "variance": of_rows(lambda x: reduction.variance(x, [-1])),
     "layer norm": of_rows(lambda x: normalize.layer_norm(x, -1)),
     "a query": lambda n: decode(2, n, 4),
@@ -134,7 +135,7 @@ def test_parts_give_what_the_whole_gives(form: str, length: sym.Int) -> None:
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("form", ["softmax", "log softmax", "log of a sum", "variance", "layer norm"])
+@pytest.mark.parametrize("form", [*FORMS][:6])
 def test_special_values_come_out_as_from_the_whole(form: str, special: float) -> None:
     """One in a first, a middle and a last part, two in different parts, a part of them, and nothing else."""
     whole = graph(FORMS[form](50))
@@ -319,6 +320,13 @@ def test_one_query_of_eight_heads_has_tasks_for_all_threads_and_little_memory(le
     reading = [k for k in program.kernels if any("v" in launch.arguments or "k" in launch.arguments
                for launch in program.entries[0].launches if program.kernels[launch.kernel] is k)]  # fmt: skip
     assert len(reading) == 2 and all(tasks(k, 8192) >= 512 for k in reading)
+
+
+def test_a_norm_of_rows_of_a_million_is_compiled() -> None:
+    """Two kernels find the moments; no matrix of a million rows and columns is made on the way."""
+    program = compile_graph(graph(FORMS["layer norm"](1 << 20)), targets.AVX512)
+    assert (sym.upper(program.entries[0].arena_size) or 0) < 1 << 16
+    assert sum("x" in launch.arguments for launch in program.entries[0].launches) == 2
 
 
 def test_a_gpu_shares_a_query_among_its_processors() -> None:
