@@ -355,6 +355,7 @@ class _Parts:
         if isinstance(leaf, ln.Access):
             node, index, valid, fill = self.plan.leaves[scalar]
             return self._read(self.became[node], index, valid, fill)
+        assert scalar.op is not None
         operands = [self.known[x] for x in scalar.operands]
         used = self._ordered(k for _, mine in operands for k in mine)
         nodes = [self._spread(x, used) for x in operands]
