@@ -16,7 +16,16 @@ from luminal.core.rules import RULES, quotient
 from luminal.core.schedule.choose import arrangement
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.nest.ir import names_axis
-from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, rounding, spelled_out
+from luminal.core.schedule.numeric import (
+    bit_maxima,
+    digits,
+    integers,
+    long_reductions,
+    looked_up,
+    online,
+    rounding,
+    spelled_out,
+)
 from luminal.core.schedule.prepare import graph as preparation
 from luminal.core.schedule.prepare import loops, tied
 from luminal.core.schedule.prepare.graph import Prepared
@@ -40,6 +49,8 @@ PASSES = {
     "simplification": "nodes are replaced by simpler ones of the same value, and constants are folded",
     "known functions": "functions that the model spells out in simpler ones are computed as one",
     "algebra": "sums of products are computed in the order that costs least",
+    "look-ups": "functions of which only few elements are looked up are computed of these",
+    "online reductions": "reductions that read others are computed in parts, whose results are merged",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
     "maxima of bits": "maxima of overlapping windows are taken of the bits of their floats",
@@ -96,6 +107,8 @@ def compile_graphs(
         if multiplies_bytes:
             graph = passed("integer contractions", integers.integral(graph))
         graph = rewritten(graph, target, passed)
+        graph = passed("look-ups", looked_up.of_few(graph))
+        graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))

@@ -31,7 +31,7 @@ from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
 from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.contraction.contracted import Contracted
-from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, spelled_out
+from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, looked_up, online, spelled_out
 from luminal.core.schedule.numeric import rounding as rounding_of_operands
 from luminal.core.types import bool_, f16, f32, i64
 from luminal.frontends.onnx import operators
@@ -147,6 +147,8 @@ PASSES: dict[str, tuple[Any, str]] = {
     "simplification": (pipeline, "simplify"),
     "known functions": (spelled_out, "known"),
     "algebra": (algebra, "improved"),
+    "look-ups": (looked_up, "of_few"),
+    "online reductions": (online, "in_parts"),
     "rounding of operands": (rounding_of_operands, "rounded"),
     "fewer digits": (digits, "eased"),
     "maxima of bits": (bit_maxima, "of_bits"),

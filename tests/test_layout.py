@@ -400,15 +400,16 @@ NUMBERS = {
         "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
     },
     "limit of a form": {
-        "numeric/winograd.py: TAPS", "transform/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
-        "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED",
-        "by_size.py: ROOM",
+        "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
+        "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED", "by_size.py: ROOM", "numeric/looked_up.py: FEWER",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",
         "fusion/fuse.py: MOST_NESTED", "nest/footprint.py: BOUNDS", "numeric/bit_maxima.py: MOST_TAPS",
         "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES", "factoring.py: MOST",
+        "factoring.py: INDICATOR",
         "paths.py: EXACT", "paths.py: KEPT", "triangular.py: BLOCKS", "triangular.py: LEAST", "triangular.py: WORK",
+        "numeric/looked_up.py: MOST_NESTED", "numeric/online.py: MOST_NODES",
     },
     "format": {
         "cache.py: _CHUNK", "cuda.py: _DRIVER", "cuda.py: _FIRST", "names.py: LONGEST", "program/interpreter.py: FRESH",

@@ -23,6 +23,7 @@ from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, p
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
+INDICATOR = 1 << 24  # elements of a matrix of ones and zeros, at most: a larger one takes longer to make than it saves
 MOST = 16  # terms of a sum, at most, of which all pairs are compared
 
 
@@ -186,17 +187,20 @@ def _aligned(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | No
         ):
             continue
         at = (theirs.position - linear[1]) * linear[0]
-        inside = sym.always(at) and sym.always(axis.hi - at) and (isinstance(at, int) or _is_result(at))
+        inside = sym.always(at) and sym.always(axis.hi - at) and (isinstance(at, int) or _is_result(at, axis))
         masked = not all(sym.always(sym.substitute(v, {axis: at})) for v in ours.valid)
         if inside and not masked and known.at.get(axis, at) == at:
             return replace(known, at={**known.at, axis: at})
     return None
 
 
-def _is_result(position: Int) -> bool:
-    """Whether a position is that along an axis of the result, of a known length."""
+def _is_result(position: Int, summed: Axis) -> bool:
+    """Whether a position is that along an axis of the result, of a known length, and the indicator of where ``summed``
+    is there a matrix that is worth making."""
     axis = sym.as_var(position)
-    return isinstance(axis, Axis) and not axis.summed and isinstance(axis.hi, int)
+    if not isinstance(axis, Axis) or axis.summed or not isinstance(axis.hi, int) or not isinstance(summed.hi, int):
+        return False
+    return (axis.hi + 1) * (summed.hi + 1) <= INDICATOR
 
 
 def indicator(axis: Axis, at: Int, dtype: DType) -> Factor:

@@ -208,6 +208,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
                 "name": k.name,
                 "origins": list(k.origins),
                 "schedule": k.scheduled.lines,
+                **({"derivation": list(k.scheduled.derived)} if k.scheduled.derived else {}),
                 **(
                     {"measured": {a.question.name: str(a.taken) for a in asked}} if (asked := k.scheduled.asked) else {}
                 ),

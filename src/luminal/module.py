@@ -240,10 +240,13 @@ class Module:
         return sum(made["option"] == option for made in self.manifest.get("approximations", ()))
 
     def explain(self) -> str:
-        """What options changed of the model, a line each: the option, the source operators, and what was done. Empty
-        where nothing was changed."""
-        lines = self.manifest.get("approximations", ())
-        return "\n".join(f"{made['option']}: {'; '.join(made['origins'])}: {made['what']}" for made in lines)
+        """What options changed of the model, a line each: the option, the source operators, and what was done. Then
+        each kernel that computes in one pass what the model spells in several, and how its reductions follow each
+        other. Empty where there is neither."""
+        manifest = self.manifest
+        made = [(x["option"], x["origins"], x["what"]) for x in manifest.get("approximations", ())]
+        passes = [(k["name"], k["origins"], line) for k in manifest["kernels"] for line in k.get("derivation", ())]
+        return "\n".join(f"{name}: {'; '.join(origins)}: {what}" for name, origins, what in (*made, *passes))
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
-from luminal.core.schedule.transform.carry import Carry
+from luminal.core.schedule.transform.carry import Carry, OnePass
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
@@ -115,6 +115,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
     names = chain.along.name, outer[-1].axis.name
     part = None if chain.tile is None else replace(first, rows=min(first.rows, height))
     last = replace(tile, rows=height)
+    state.derived = OnePass(nest, chain.along.name, target.precision.stored).derivation
     state.do(Stream(*names, part, last, block.columns, block.tiles, target.precision.stored))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
@@ -221,6 +222,7 @@ def _carries_rows(state: Scheduler) -> bool:
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
         state.merge([v.name for v in order])
+    state.derived = OnePass(state.nest, carry.axis).derivation
     state.do(carry)
     for name in (carry.within, *(v.name for v in state.inner_axes() if v == along[0])):
         state.do(Vectorise(name, _lanes(state)))

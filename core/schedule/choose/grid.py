@@ -25,6 +25,7 @@ from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
+from luminal.core.schedule.transform.carry import OnePass
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
@@ -134,6 +135,7 @@ def _schedule_one_pass(
     if held > target.registers // grid.costs.held:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
+    state.derived = OnePass(nest, chain.along.name).derivation
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead, grid.costs.steps))
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(threads, target.block))

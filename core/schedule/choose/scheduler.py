@@ -51,6 +51,7 @@ class Scheduler:
         self.target = target
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
+        self.derived: tuple[str, ...] = ()
         self.split_loops: dict[str, tuple[str, str]] = {}  # of loops that were split
         self.enough = enough_tasks(target)
         self.few = few_tasks(target)
@@ -171,7 +172,9 @@ class Scheduler:
         accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
         if self.target.grid is None and accumulate.divides(self.nest):
             self.do(accumulate)
-        return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
+        return Scheduled(
+            self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial, derived=self.derived
+        )
 
 
 def chained_lookups(nest: ln.LoopNest) -> int:

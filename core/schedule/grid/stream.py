@@ -11,10 +11,10 @@ from luminal.core.grid import ALIGNMENT, BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedOperand, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, ThreadTile, Warps
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.carried import Carried
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.carried import Carried
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, f32

@@ -50,7 +50,7 @@ def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
     if not (long.is_shared or long.is_inexact):
         return new
     (x,), axes, op = new.inputs, new.attr.axes, new.op
-    cut = _Cut.of(x.shape, axes, long.most)
+    cut = Cut.of(x.shape, axes, long.most)
     whole = cut.applied(node, x, read_by)
     if whole is None:
         return new
@@ -102,7 +102,7 @@ class _Long:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """A shape ``before`` with ``axis`` split in two: parts, and ``each`` positions in a part. The ``run`` axes after
     ``axis`` are reduced, too."""
 
@@ -112,7 +112,7 @@ class _Cut:
     run: int
 
     @classmethod
-    def of(cls, shape: ir.Shape, axes: tuple[int, ...], most: int) -> _Cut:
+    def of(cls, shape: ir.Shape, axes: tuple[int, ...], most: int) -> Cut:
         """The split of a ``shape`` that is reduced over ``axes`` into parts of at most ``most`` terms."""
         inside = 1
         for axis in reversed(axes):

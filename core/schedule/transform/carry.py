@@ -15,14 +15,13 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.nest import conditions
+from luminal.core.schedule.nest import carried, conditions
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.carried import Carried
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body, perfect_loops, statements, values
-from luminal.core.schedule.transform import carried
-from luminal.core.schedule.transform.carried import Carried
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType, bool_
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,9 @@ class OnePass:
         if not isinstance(width, int):
             raise ScheduleError(f"carry: the number of columns, {width}, is not fixed")
         self.width = width
-        self.states = list(carried.derive(along, self.t.axis, operand))
+        self.states = list(carried.derive(along, (self.t.axis,), operand))
+        if any(state.shift for state in self.states):
+            raise ScheduleError("carry: a square follows a change of its shift, but not by a factor")
         self.last = None if last is None else self.states.pop()
 
     @staticmethod
@@ -163,6 +164,11 @@ class OnePass:
             return value
         into.append(ln.Assign(name, value))
         return sym.var(name.name, low, high)
+
+    @property
+    def derivation(self) -> tuple[str, ...]:
+        """Each reduction, and how it is carried, in words."""
+        return tuple(state.described for state in (*self.states, *([] if self.last is None else [self.last])))
 
     @property
     def maxima(self) -> list[Carried]:
@@ -185,7 +191,9 @@ class OnePass:
         for state in (*self.states, *([] if self.last is None else [self.last])):
             value = so_far(state)
             for maximum in self._unseen(state):
-                value = ln.apply(ops.SELECT, (self.is_empty(by[maximum]), self.number(np.nan), value), None, self.dtype)
+                value = ln.apply(
+                    ops.SELECT, (carried.is_empty(by[maximum]), self.number(np.nan), value), None, self.dtype
+                )
             for factor in state.outside:
                 value = self.times(value, replace_leaves(factor, by))
             for condition in state.conditions:
@@ -209,12 +217,8 @@ class OnePass:
             raise ScheduleError(f"carry: of no columns, {state.name} would be NaN")
         return maxima
 
-    def is_empty(self, maximum: ln.Scalar) -> ln.Scalar:
-        """Whether a maximum is -inf: of no values, or of -inf alone."""
-        return ln.apply(ops.EQUAL, (maximum, self.number(-np.inf)), None, bool_)
-
     def number(self, value: float) -> ln.Scalar:
-        return ln.literal(np.array(value, self.dtype.numpy).tobytes(), self.dtype)
+        return carried.number(value, self.dtype)
 
     def times(self, left: ln.Scalar, right: ln.Scalar) -> ln.Scalar:
         return ln.apply(ops.MUL, (left, right), None, self.dtype)
@@ -322,9 +326,7 @@ class RowBlock:
     def only(self, state: Carried, most: ln.Scalar) -> ln.Statement:
         """The definition of the maximum ``state`` as ``most``."""
         new = self.temporary(state, "new")
-        # While the maximum is -inf, any finite number will do: every factor is exp(-inf - it) = 0.
-        finite = (self.chain.is_empty(new), self.chain.number(0.0), new)
-        self._maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
+        self._maxima[ln.temporary(state.name, self.dtype)] = carried.finite(new)
         return ln.Define(f"{state.name}_new", most)
 
     def added(self, state: Carried) -> ln.Scalar:
@@ -335,9 +337,7 @@ class RowBlock:
 
     def value(self, state: Carried, row: ln.Scalar | None) -> ln.Scalar:
         """The term of ``state`` in this block, from ``row``, the value of the row, and the new maxima."""
-        product = state.inside[0]
-        for factor in state.inside[1:]:
-            product = self.chain.times(product, factor)
+        product = carried.product(state.inside)
         by, kept = dict(self._maxima), self.chain.kept
         if row is not None and kept is not None:
             by[ln.load(kept.name, sym.expr(self.chain.t.axis), kept.dtype)] = row
@@ -345,21 +345,11 @@ class RowBlock:
 
     def factor(self, state: Carried) -> ln.Scalar:
         """The factor that moves the carried part of ``state`` from the old maxima to the new."""
-        found: list[ln.Scalar] = []
-        for move in dict.fromkeys(state.moves):
-            old, new = (ln.temporary(f"{move.state}_{suffix}", self.dtype) for suffix in ("old", "new"))
-            negative = self.chain.times(move.of(new), self.chain.number(-1.0))
-            difference = ln.apply(ops.ADD, (move.of(old), negative), None, self.dtype)
-            if move.scale != 1.0:
-                difference = self.chain.times(difference, self.chain.number(move.scale))
-            factor = ln.apply(ops.EXP2, (difference,), move.attr, self.dtype)
-            # While the old maximum is -inf, the carried part is 0, and -inf less -inf must not make it NaN.
-            guarded = (self.chain.is_empty(old), self.chain.number(0.0), factor)
-            found.append(ln.apply(ops.SELECT, guarded, None, self.dtype))
-        product = found[0]
-        for factor in found[1:]:
-            product = self.chain.times(product, factor)
-        return product
+
+        def at(suffix: str) -> Callable[[str], ln.Scalar]:
+            return lambda name: ln.temporary(f"{name}_{suffix}", self.dtype)
+
+        return carried.factor(state.moves, at("old"), at("new"))
 
     def temporary(self, state: Carried, suffix: str) -> ln.Scalar:
         """A temporary of the block."""

@@ -39,8 +39,9 @@ def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
 @dataclass(frozen=True)
 class Scheduled:
     """A nest and its schedule: ``nest`` is what ``schedule`` makes of ``serial``, where that is known. ``refusal`` says
-    why a contraction was not tiled; ``asked`` are the questions that decided by measurement. Where a kernel computes
-    another nest ``before``, ``nest`` is both, one after the other."""
+    why a contraction was not tiled; ``asked`` are the questions that decided by measurement. ``derived`` says of
+    reductions in one pass how each follows those that it reads. Where a kernel computes another nest ``before``,
+    ``nest`` is both, one after the other."""
 
     nest: ln.LoopNest
     schedule: Schedule = ()
@@ -48,6 +49,7 @@ class Scheduled:
     asked: tuple[Asked, ...] = ()
     serial: ln.LoopNest | None = None
     before: Scheduled | None = None
+    derived: tuple[str, ...] = ()
 
     def after(self, before: Scheduled) -> Scheduled:
         """Both as one kernel, without questions."""

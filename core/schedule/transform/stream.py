@@ -12,10 +12,10 @@ from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.carried import Carried
 from luminal.core.schedule.nest.operands import factors_of, stored_type
 from luminal.core.schedule.nest.rewrite import substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.carried import Carried
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.schedule.transform.tensorise import check_run, start_of_b
 from luminal.core.symbolic import Int, Var
