@@ -1,0 +1,1 @@
+"""Language models: from a checkpoint to tokens, in one library."""
