@@ -11,6 +11,7 @@ Calls read the rows of a cache only as far as they are filled, in blocks: how ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -94,11 +95,11 @@ class Cache:
     def _is_ring(self) -> bool:
         return self.rows < self.room.context
 
-    @property
+    @cached_property
     def keys(self) -> State:
         return empty(f"keys_{self.number}", (self._elements + 1,))
 
-    @property
+    @cached_property
     def values(self) -> State:
         size = self.attention.head_size
         return empty(f"values_{self.number}", (self._elements // size + 1, size))

@@ -165,24 +165,31 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def read(checkpoint: Checkpoint, context: int | None) -> tuple[Config, Tensors]:
-    """What a checkpoint computes, and its tensors by role, for a library of ``context`` positions (None: all that the
-    model was made for). Raises UnsupportedError for what is not supported, ModelError for a config or tensors that do
-    not make a model."""
-    given = _of_text(checkpoint.config)
-    name = given.get("model_type")
+def kind(checkpoint: Checkpoint) -> str:
+    """The name of the family of a checkpoint. Raises UnsupportedError where it is not known."""
+    name = _of_text(checkpoint.config).get("model_type")
     if name not in FAMILIES:
         raise UnsupportedError(
             f"the model's type: expected one of {', '.join(FAMILIES)}, found {name!r}{nearest(str(name), FAMILIES)}; "
             "other models compile by luminal.compile"
         )
+    return str(name)
+
+
+def made_for(checkpoint: Checkpoint) -> int:
+    """The most positions that a model was made for."""
+    return Settings(_of_text(checkpoint.config), 0).count("max_position_embeddings", "n_positions")
+
+
+def read(checkpoint: Checkpoint, context: int) -> tuple[Config, Tensors]:
+    """What a checkpoint computes, and its tensors by role, for a library of ``context`` positions. Raises
+    UnsupportedError for what is not supported, ModelError for a config or tensors that do not make a model."""
+    family, given = FAMILIES[kind(checkpoint)], _of_text(checkpoint.config)
     for setting, allowed in _REFUSED.items():
         if given.get(setting) not in allowed:
             raise UnsupportedError(f"the config's {setting!r}: expected {allowed[0]!r}, found {given[setting]!r}")
-    family = FAMILIES[name]
-    made_for = Settings(given, 0).count("max_position_embeddings", "n_positions")
-    settings = Settings(given, context or made_for)
-    config = _config(settings, family, made_for)
+    settings = Settings(given, context)
+    config = _config(settings, family, made_for(checkpoint))
     tied = settings.flag("tie_word_embeddings", family.tied)
     return config, find(checkpoint, config, family.names, tied)
 

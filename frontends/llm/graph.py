@@ -15,7 +15,6 @@ the first of a call (``slot``, as long as its number) and how many blocks of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 import numpy as np
 
@@ -64,6 +63,7 @@ class Decoder:
         self.caches = [Cache(number, layer.attention, room) for number, layer in enumerate(config.layers)]
         self.states = [state for cached in self.caches for state in (cached.keys, cached.values)]
         self.logits = empty("logits", (room.slots + 1, config.vocabulary))
+        self._turns: dict[Rotary, tuple[Node, Node]] = {}
 
     # ---- entries -----------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Decoder:
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
-        return self._graph((), (("logits", self._kept()),), {self.logits: self.logits.input})
+        return self._graph((), (("logits_row", self._kept()),), {self.logits: self.logits.input})
 
     def read(self) -> Graph:
         """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,
@@ -99,7 +99,7 @@ class Decoder:
             parts = cached.get(first(self.room), 1, cached.keys.input, cached.values.input)
             names = (cached.keys.name, cached.values.name)
             outputs += [(f"{name}_rows", squeeze(part, [0])) for name, part in zip(names, parts, strict=True)]
-        outputs.append(("logits", self._kept()))
+        outputs.append(("logits_row", self._kept()))
         return self._graph((), outputs, {state: state.input for state in (*self.states, self.logits)})
 
     def write(self) -> Graph:
@@ -173,8 +173,13 @@ class Decoder:
             found = self._norm(f"{role}_norm", found, attention.norm)
         if attention.rotary is None:
             return found
-        turns = [unsqueeze(take(table, call.at), [1]) for table in angles(attention.rotary, self.room.context)]
+        turns = [unsqueeze(take(table, call.at), [1]) for table in self._angles(attention.rotary)]
         return rotated(found, *turns, interleaved=attention.rotary.interleaved)
+
+    def _angles(self, rotary: Rotary) -> tuple[Node, Node]:
+        if rotary not in self._turns:
+            self._turns[rotary] = angles(rotary, self.room.context)
+        return self._turns[rotary]
 
     def _split(self, role: str, x: Node, heads: int, attention: Attention) -> Node:
         found = self._linear(role, x)
@@ -228,7 +233,6 @@ def gated(which: Activation, parts: Sequence[Node]) -> Node:
     return result * rest[0] if rest else result
 
 
-@cache
 def angles(rotary: Rotary, context: int) -> tuple[Node, Node]:
     """Cosines and sines ``[context, pairs]`` of all positions, computed in float64 and rounded once."""
     turns = np.arange(context, dtype=np.float64)[:, None] * np.array(rotary.frequencies)
