@@ -182,7 +182,7 @@ def test_a_state_that_does_not_belong_here_is_refused(tmp_path: Path) -> None:
     content = (tmp_path / "state").read_bytes()
     for damaged in (content[:200], content[:-100], b"", content[:1000] + b"\xff" * 40 + content[1040:]):
         (tmp_path / "damaged").write_bytes(damaged)
-        with pytest.raises(ArtifactError, match="the state in .*damaged"):
+        with pytest.raises(ArtifactError, match=r"the state in .*damaged"):
             model.restore(tmp_path / "damaged")
     assert model.length(0) == 3
 

@@ -72,9 +72,6 @@ class Tensors:
         self._sources = sources
         self._made: dict[Source, Node] = {}
 
-    def __contains__(self, role: str) -> bool:
-        return role in self._sources
-
     def __getitem__(self, role: str) -> Node:
         source = self._sources[role]
         if source not in self._made:
@@ -82,6 +79,10 @@ class Tensors:
         node = self._made[source]
         self.names.setdefault(node, source.names[0])
         return node
+
+    def get(self, role: str) -> Node | None:
+        """The tensor of a role that a decoder can be without, if it is there."""
+        return self[role] if role in self._sources else None
 
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
