@@ -82,7 +82,7 @@ def _float(x: Node) -> Node:
 
 
 def _grouped(x: Node, scale: Node) -> Node:
-    """``x`` ``[.., size]`` as ``[.., groups, size / groups]``, a group for each number in ``scale`` ``[.., groups]``."""
+    """``x`` ``[.., size]`` as ``[.., groups, size / groups]``, a group for each number in ``scale``."""
     *outer, groups = scale.shape
     return reshape(x, [*outer, groups, x.shape[-1] // groups])
 
