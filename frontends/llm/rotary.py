@@ -113,7 +113,9 @@ def _yarn(plain: Frequencies, request: Request) -> tuple[Frequencies, float]:
     scale = given.get("attention_factor")
     if scale is None:
         one, all_ = given.get("mscale"), given.get("mscale_all_dim")
-        scale = _growth(request.factor, one) / _growth(request.factor, all_) if one and all_ else _growth(request.factor)
+        scale = (
+            _growth(request.factor, one) / _growth(request.factor, all_) if one and all_ else _growth(request.factor)
+        )
     return plain / request.factor * slowed + plain * (1 - slowed), float(scale)
 
 

@@ -159,7 +159,9 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Te
         if name.startswith(prefix) and not _DERIVED.search(name) and not (tied and name.endswith("lm_head.weight"))
     )  # fmt: skip
     if others:
-        raise ModelError(f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all")
+        raise ModelError(
+            f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all"
+        )
     return Tensors(checkpoint, sources)
 
 
@@ -182,9 +184,7 @@ def _general(role: str) -> tuple[str, int]:
     return (role, 0) if found is None else (f"layers.#.{role[found.end() :]}", int(found[1]))
 
 
-def _source(
-    role: str, wanted: Shapes, known: set[str], prefix: str, names: Names, config: Config
-) -> Source | None:
+def _source(role: str, wanted: Shapes, known: set[str], prefix: str, names: Names, config: Config) -> Source | None:
     """Where the tensor of a role lies; None where the checkpoint does not have it."""
     general, layer = _general(role)
     general, _, kind = general.rpartition(".")
