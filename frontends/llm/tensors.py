@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
-from luminal.frontends.llm.checkpoint import Checkpoint, missing
+from luminal.frontends.llm.blocks import Kind
+from luminal.frontends.llm.checkpoint import Checkpoint, Weight, missing
 from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
+from luminal.frontends.llm.files import rounded
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Source:
     stacked: bool = False
     transposed: bool = False
     rows: tuple[int, int] | None = None
+    kind: Kind | None = None  # of the blocks that it is rounded to
 
     def shape(self, checkpoint: Checkpoint) -> tuple[int, ...]:
         found = list(checkpoint.weight(self.names[0]).shape)
@@ -54,10 +57,13 @@ class Source:
         return (len(self.names), *found) if self.stacked else tuple(found)
 
     def node(self, checkpoint: Checkpoint) -> Node:
-        parts = [self._part(checkpoint.weight(name).node()) for name in self.names]
+        parts = [self._part(checkpoint.weight(name)) for name in self.names]
         return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
 
-    def _part(self, whole: Node) -> Node:
+    def _part(self, weight: Weight) -> Node:
+        if self.kind is not None:
+            weight = rounded(weight, self.kind, -2 if self.transposed else -1)
+        whole = weight.node()
         if self.transposed and whole.rank > 1:
             whole = transpose(whole, -2, -1)
         return whole if self.rows is None else slice_(whole, max(whole.rank - 2, 0), *self.rows)
@@ -128,8 +134,9 @@ def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tup
     yield f"{role}down.weight", (width, network.width)
 
 
-def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Tensors:
+def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind: Kind | None = None) -> Tensors:
     """The tensors that ``config`` needs, and biases where the checkpoint has them; ``tied``, the head is the embedding.
+    The matrices of products are rounded to blocks of ``kind``, unless they are in blocks.
 
     Raises ModelError where one is missing or has another shape, and where the checkpoint has others, which would be
     left out."""
@@ -148,7 +155,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Te
         found = source.shape(checkpoint)
         if found != shape:
             raise ModelError(f"the tensor {source.names[0]!r}: expected the shape {list(shape)}, found {list(found)}")
-        sources[role] = source
+        sources[role] = source if len(shape) < 2 or role == "positions.weight" else replace(source, kind=kind)
         bias = f"{role.removesuffix('.weight')}.bias"
         if bias not in wanted and (source := _source(bias, wanted, known, prefix, names, config)) is not None:
             sources[bias] = source
