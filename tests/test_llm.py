@@ -247,6 +247,7 @@ class Changed(Module):
         ("llama", {"num_hidden_layers": "2"}, ModelError, "'num_hidden_layers': expected a number of 1 or more"),
         ("llama", {"num_key_value_heads": 3}, ModelError, "expected a number of heads that 3 heads of keys divide"),
         ("llama", {"intermediate_size": 95}, ModelError, r"gate_proj.weight': expected the shape \[95, 64\], found"),
+        ("phi3", {"num_key_value_heads": 1}, ModelError, r"qkv_proj.weight': expected the shape \[64, 64\], found"),
         ("llama", {"num_hidden_layers": 3}, ModelError, "no tensor 'model.layers.2.input_layernorm.weight'"),
         ("llama", {"num_hidden_layers": 1}, ModelError, "has tensors that nothing reads: model.layers.1."),
         ("qwen3", {"model_type": "qwen2"}, ModelError, "has tensors that nothing reads: .*k_norm"),

@@ -235,7 +235,7 @@ def _config(settings: Settings, family: Family, made_for: int) -> Config:
 def _attention(
     settings: Settings, family: Family, made_for: int, width: int, heads: int, norm: Norm, number: int, kind: Any
 ) -> Attention:  # fmt: skip
-    kv_heads = settings.count("num_key_value_heads", default=heads)
+    kv_heads = heads if family.gpt2 else settings.count("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise ModelError(f"expected a number of heads that {kv_heads} heads of keys divide, found {heads}")
     if not settings.has("head_dim") and width % heads:

@@ -33,7 +33,7 @@ Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 # Tensors of checkpoints that hold nothing which was learned.
-_DERIVED = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
+_DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,17 @@ class Source:
     stacked: bool = False
     transposed: bool = False
     rows: tuple[int, int] | None = None
+    packed: int = 0  # the rows of all roles that the tensor holds
     kind: Kind | None = None  # of the blocks that it is rounded to
 
     def shape(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        """The shape of the tensor; of all roles together, where they do not fill what they are packed into."""
         found = list(checkpoint.weight(self.names[0]).shape)
         if self.transposed and len(found) > 1:
             found[-2:] = found[:-3:-1]
         if self.rows is not None and found:
-            first, count = self.rows
-            found[max(len(found) - 2, 0)] = min(count, max(found[max(len(found) - 2, 0)] - first, 0))
+            axis, (_, count) = max(len(found) - 2, 0), self.rows
+            found[axis] = count if found[axis] == self.packed else found[axis]
         return (len(self.names), *found) if self.stacked else tuple(found)
 
     def node(self, checkpoint: Checkpoint) -> Node:
@@ -199,16 +201,16 @@ def _source(role: str, wanted: Shapes, known: set[str], prefix: str, names: Name
     for place in names.get(general, ()):
         packed = place if isinstance(place, Packed) else Packed(place)
         stem = packed.stem.replace("#", str(layer))
-        rows = None
+        rows, total = None, 0
         if packed.roles:
             sizes = [wanted[f"layers.{layer}.{other}.weight"][-2] for other in packed.roles]
             at = packed.roles.index(general.removeprefix("layers.#."))
-            rows = sum(sizes[:at]), sizes[at]
+            rows, total = (sum(sizes[:at]), sizes[at]), sum(sizes)
         for start in _starts(prefix) if general == "head" else (prefix,):
             for ending in (f".{kind}", *(("",) if kind == "weight" else ())):
                 found = _numbered(f"{start}{stem}{ending}", layer, config)
                 if known.issuperset(found):
-                    return Source(found, "*" in stem, packed.transposed, rows)
+                    return Source(found, "*" in stem, packed.transposed, rows, total)
     return None
 
 
