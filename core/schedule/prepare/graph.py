@@ -202,7 +202,7 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
     if target.grid is not None:
         return block_tile(target.grid, found)
     if prologue is None:
-        return choose_tile(target, found, columns)
+        return _in_place(target, found, choose_tile(target, found, columns))
     depth = typical(found.count(found.k))
     widest = target.costs.stack.panel // (depth * found.dtype.itemsize)
     if widest >= target.lanes(found.dtype):
@@ -212,11 +212,29 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
     return choose_tile(target, found, columns, prologue)
 
 
+def _in_place(target: Target, found: Contraction, tile: Tile) -> Tile:
+    """``tile``, or one of fewer columns by which B can be read where it lies, if few tiles of rows would read each
+    panel of B: writing the panels would cost more than they save."""
+    often = _row_tiles(found, tile) >= target.costs.tiles.of_panel
+    if often or not target.packs or is_constant(found.b.source) or direct(found, tile.columns):
+        return tile
+    for columns in range(tile.columns - tile.lanes, 0, -tile.lanes):
+        if direct(found, columns):
+            narrower = choose_tile(target, found, widest=columns)
+            if direct(found, narrower.columns):
+                return narrower
+    return tile
+
+
 def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
     """Whether ``least`` or more tiles of rows read each of several panels: then each panel is computed before them."""
-    rows, columns = (typical(found.count(axes)) for axes in (found.m, found.n))
+    return typical(found.count(found.n)) > tile.columns and _row_tiles(found, tile) >= least
+
+
+def _row_tiles(found: Contraction, tile: Tile) -> float:
+    """The number of tiles of rows that read each panel."""
     line = max(lines(found))
-    return columns > tile.columns and rows / line * -(-line // tile.rows) >= least
+    return typical(found.count(found.m)) / line * -(-line // tile.rows)
 
 
 def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Node, Node]) -> Operand:
