@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from luminal.core import ops, traverse
 from luminal.core.errors import ModelError
-from luminal.core.ir import Node
+from luminal.core.ir import Graph, Node
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
-from luminal.frontends.llm.checkpoint import Checkpoint, missing
+from luminal.core.origins import Approximation
+from luminal.frontends.llm.blocks import Kind
+from luminal.frontends.llm.checkpoint import Checkpoint, Weight, missing
 from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
+from luminal.frontends.llm.files import rounded
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ Place: TypeAlias = str | Packed
 Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
+# Roles of matrices that are read a row at a time, or decide what is computed: they stay as they are.
+_NOT_ROUNDED = re.compile(r"(^positions|router)\.weight$")
 # Tensors of checkpoints that hold nothing which was learned.
 _DERIVED = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
 
@@ -53,8 +59,9 @@ class Source:
             found[max(len(found) - 2, 0)] = min(count, max(found[max(len(found) - 2, 0)] - first, 0))
         return (len(self.names), *found) if self.stacked else tuple(found)
 
-    def node(self, checkpoint: Checkpoint) -> Node:
-        parts = [self._part(checkpoint.weight(name).node()) for name in self.names]
+    def node(self, weights: Sequence[Weight]) -> Node:
+        """The tensor, from those of ``names``."""
+        parts = [self._part(weight.node()) for weight in weights]
         return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
 
     def _part(self, whole: Node) -> Node:
@@ -64,13 +71,16 @@ class Source:
 
 
 class Tensors:
-    """The tensors of a decoder by role, as nodes in float32; each is made once, when it is asked for."""
+    """The tensors of a decoder by role, as nodes in float32; each is made once, when it is asked for. The matrices of
+    products are rounded to blocks of ``kind``, if that is given."""
 
-    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source]) -> None:
-        self.names: dict[Node, str] = {}  # of what was asked for so far
+    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source], kind: Kind | None = None) -> None:
+        self.names: dict[Node, str] = {}  # of what was asked for so far, and of the constants it is computed from
+        self.kind = kind
         self._checkpoint = checkpoint
         self._sources = sources
         self._made: dict[Source, Node] = {}
+        self._rounded: set[Source] = set()
 
     def __contains__(self, role: str) -> bool:
         return role in self._sources
@@ -78,10 +88,32 @@ class Tensors:
     def __getitem__(self, role: str) -> Node:
         source = self._sources[role]
         if source not in self._made:
-            self._made[source] = source.node(self._checkpoint)
+            weights = [self._checkpoint.weight(name) for name in source.names]
+            if self.kind is not None and not _NOT_ROUNDED.search(role):
+                exact, along = weights, -2 if source.transposed else -1
+                weights = [rounded(weight, self.kind, along) for weight in exact]
+                if any(a is not b for a, b in zip(exact, weights, strict=True)):
+                    self._rounded.add(source)
+            self._made[source] = source.node(weights)
         node = self._made[source]
         self.names.setdefault(node, source.names[0])
+        for number, constant in enumerate(_stored(node)):
+            self.names.setdefault(constant, source.names[0] + (f".{number}" if number else ""))
         return node
+
+    def approximations(self, graph: Graph) -> tuple[Approximation, ...]:
+        """What has been rounded of that which ``graph`` computes with."""
+        read = set(traverse.topological(graph.roots))
+        return tuple(
+            Approximation("weights", f"{source.names[0]} in {str(self.kind).lower()}", ())
+            for source, node in self._made.items()
+            if source in self._rounded and not read.isdisjoint(_stored(node))
+        )
+
+
+def _stored(node: Node) -> list[Node]:
+    """The constants that ``node`` is computed from."""
+    return [x for x in traverse.topological([node]) if x.op is ops.CONSTANT and x.size != 1]
 
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
@@ -127,8 +159,9 @@ def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tup
     yield f"{role}down.weight", (width, network.width)
 
 
-def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Tensors:
+def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind: Kind | None = None) -> Tensors:
     """The tensors that ``config`` needs, and biases where the checkpoint has them; ``tied``, the head is the embedding.
+    Matrices of products are rounded to blocks of ``kind``, if that is given.
 
     Raises ModelError where one is missing or has another shape, and where the checkpoint has others, which would be
     left out."""
@@ -162,7 +195,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Te
         raise ModelError(
             f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all"
         )
-    return Tensors(checkpoint, sources)
+    return Tensors(checkpoint, sources, kind)
 
 
 def _prefix(known: set[str], names: Names) -> str:
