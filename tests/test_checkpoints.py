@@ -217,7 +217,7 @@ def logits(model: Any, tokens: list[int]) -> Array:
 
 
 def check(found: luminal.llm.LanguageModel, single: Any, tokens: list[int]) -> None:
-    """Logits after a prompt and after each token that follows are at most twice as far from float64 as those of transformers."""
+    """Logits after a prompt and each further token: at most twice as far from float64 as those of transformers."""
     wanted = logits(single.double(), tokens)
     own = np.abs(logits(single.float(), tokens) - wanted).max()
     bound = max(2 * own, single.config.hidden_size * 2.0**-24 * np.abs(wanted).max())
