@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from luminal.core.errors import LuminalError, ModelError, UnsupportedError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program.ir import Program
-from luminal.frontends.llm import blocks, families
+from luminal.frontends.llm import blocks, families, gguf_names
 from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Module
 from luminal.frontends.llm.files import Blocked, Floats, Transposed, rounded
@@ -437,3 +438,67 @@ def test_a_constant_is_the_same_whenever_it_is_read(tmp_path: Path) -> None:
     """Nodes are equal by content: two readers of one tensor share it."""
     path = file(tmp_path)
     assert Gguf(path).weight("blocks.Q4_K").node() is Gguf(path).weight("blocks.Q4_K").node()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_moe"])
+def test_changed_models_give_a_sentence_or_a_model(tmp_path: Path, name: str, seed: int) -> None:
+    """The metadata say something else than what was written: sizes of a model that nothing could hold, among others."""
+    path = tmp_path / "model.gguf"
+    gguf_support.write(path, name, gguf_support.model(name, num_hidden_layers=1))
+    content = path.read_bytes()
+    start = Gguf(path).start
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(60):
+        changed = bytearray(content)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(24, start // 2))
+            if rng.integers(2):
+                changed[at] ^= 1 << int(rng.integers(8))
+            else:
+                changed[at : at + 4] = struct.pack("<I", (0, 1, 1 << 16, (1 << 31) - 1, 1 << 31)[rng.integers(5)])
+        path.write_bytes(changed)
+        try:
+            families.read(Model(path), 64)
+        except LuminalError as error:
+            assert 20 < len(str(error)) < 1000
+            refused += 1
+    assert refused > 20
+
+
+KEYS = {
+    "context_length", "embedding_length", "block_count", "attention.head_count", "attention.head_count_kv",
+    "feed_forward_length", "rope.dimension_count", "attention.key_length", "expert_count", "expert_used_count",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gemma2", "phi3"])
+def test_sizes_of_any_size_give_a_sentence(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.gguf"
+    gguf_support.write(path, name, gguf_support.model(name))
+    whole = Model(path)
+    names = [key for key in whole.metadata if key.partition(".")[2] in KEYS]
+    assert len(names) >= 7
+    shapes = {tensor: entry.shape for tensor, entry in Gguf(path).entries.items()}
+    for key in names:
+        for number in (0, 3, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -1, "text", 2.5, [1, 2], None):
+            metadata = {**whole.metadata, key: number}
+            try:
+                found = gguf_names.of(metadata, shapes, Gguf(path).weight, "the file")
+                checkpoint = Changed(found.config, found.weights)
+                families.read(checkpoint, 64)
+            except LuminalError as error:
+                assert 20 < len(str(error)) < 1000
+
+
+@dataclass(frozen=True)
+class Changed:
+    config: Any
+    weights: Any
+
+    def names(self) -> Any:
+        return self.weights.keys()
+
+    def weight(self, name: str) -> Any:
+        return self.weights[name]()
