@@ -1,15 +1,15 @@
 """Decoders as graphs of primitives: the entries of a library for a language model.
 
-==========  ==================================================================================================
-``prefill``  appends tokens to one slot
-``decode``   appends a token to each of several slots that lie side by side
-``logits``   what the last token of a slot left
-``read``     what the cache holds of a slot, and its logits
-``write``    the same into a slot
-==========  ==================================================================================================
+==========    ================================================================================================
+``decode``    appends a token to each of several slots that lie side by side
+``prefill``   appends tokens to one slot
+``logits``    what the last token of a slot left
+``read``      what the cache holds of a slot, and its logits
+``write``     the same into a slot
+==========    ================================================================================================
 
-The caller knows the length of each sequence. It says by the shapes of inputs of which nothing else is read which slot is
-the first of a call (``slot``, as long as its number) and how many blocks of the cache are to be read (``span_ROWS``).
+The caller knows the length of each sequence. It says by the shapes of inputs, of which nothing else is read, which slot
+is the first of a call (``slot``, as long as its number) and how many blocks of the cache are read (``span_ROWS``).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str,
     """The entries of a library for a decoder, each by its name."""
     decoder = Decoder(name, config, tensors, room)
     return {
-        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
         "decode": decoder.step(sym.var("batch", 1, room.slots), 1),
+        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
         "logits": decoder.kept(),
         "read": decoder.read(),
         "write": decoder.write(),
@@ -212,8 +212,7 @@ class Decoder:
         return self._linear(f"{name}down", inner)
 
     def _linear(self, role: str, x: Node) -> Node:
-        bias = f"{role}.bias"
-        return linear(x, self.tensors[f"{role}.weight"], self.tensors[bias] if bias in self.tensors else None)
+        return linear(x, self.tensors[f"{role}.weight"], self.tensors.get(f"{role}.bias"))
 
     def _norm(self, role: str, x: Node, norm: Norm) -> Node:
         """A norm over the last axis."""

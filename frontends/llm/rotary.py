@@ -82,8 +82,8 @@ def _dynamic(plain: Frequencies, request: Request) -> tuple[Frequencies, float]:
     of all before it, which the cache holds as they were."""
     if request.context > request.made_for:
         raise UnsupportedError(
-            f"rotary positions of kind 'dynamic': expected a context of at most {request.made_for}, for which the model "
-            f"was made, found {request.context}: beyond it each token would change the keys of all others"
+            f"rotary positions of kind 'dynamic': expected a context of at most {request.made_for}, for which the "
+            f"model was made, found {request.context}: beyond it each token would change the keys of all others"
         )
     return plain, 1.0
 

@@ -21,11 +21,11 @@ class Settings:
     def has(self, name: str) -> bool:
         return self.given.get(name) is not None
 
-    def count(self, *names: str, default: int | None = None) -> int:
+    def count(self, *names: str, default: int | None = None, most: int = (1 << 31) - 1) -> int:
         """A number of things, 1 or more, under the first of the names that has a value."""
         found = self._first(names, default)
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < 1 << 31:
-            raise self._wrong(names, "a number of 1 or more", found)
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= most:
+            raise self._wrong(names, f"a number from 1 to {most}", found)
         return found
 
     def real(self, *names: str, default: float | None = None) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from luminal.core import ops, traverse
@@ -34,7 +34,7 @@ Place: TypeAlias = str | Packed
 Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-# Roles of matrices that are read a row at a time, or decide what is computed: they stay as they are.
+# Matrices that are read a row at a time, or decide what is computed: they stay as they are.
 _NOT_ROUNDED = re.compile(r"(^positions|router)\.weight$")
 # Tensors of checkpoints that hold nothing which was learned.
 _DERIVED = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
@@ -49,6 +49,7 @@ class Source:
     stacked: bool = False
     transposed: bool = False
     rows: tuple[int, int] | None = None
+    kind: Kind | None = None  # of the blocks that it is rounded to
 
     def shape(self, checkpoint: Checkpoint) -> tuple[int, ...]:
         found = list(checkpoint.weight(self.names[0]).shape)
@@ -59,60 +60,59 @@ class Source:
             found[max(len(found) - 2, 0)] = min(count, max(found[max(len(found) - 2, 0)] - first, 0))
         return (len(self.names), *found) if self.stacked else tuple(found)
 
-    def node(self, weights: Sequence[Weight]) -> Node:
-        """The tensor, from those of ``names``."""
-        parts = [self._part(weight.node()) for weight in weights]
+    def is_rounded(self, checkpoint: Checkpoint) -> bool:
+        """Whether the tensor is not what the checkpoint has: blocks stay, and so do rows that do not fill blocks."""
+        weights = map(checkpoint.weight, self.names)
+        return any(self._rounded(weight) is not weight for weight in weights)
+
+    def node(self, checkpoint: Checkpoint) -> Node:
+        parts = [self._part(checkpoint.weight(name)) for name in self.names]
         return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
 
-    def _part(self, whole: Node) -> Node:
+    def _part(self, weight: Weight) -> Node:
+        whole = self._rounded(weight).node()
         if self.transposed and whole.rank > 1:
             whole = transpose(whole, -2, -1)
         return whole if self.rows is None else slice_(whole, max(whole.rank - 2, 0), *self.rows)
 
+    def _rounded(self, weight: Weight) -> Weight:
+        return weight if self.kind is None else rounded(weight, self.kind, -2 if self.transposed else -1)
+
 
 class Tensors:
-    """The tensors of a decoder by role, as nodes in float32; each is made once, when it is asked for. The matrices of
-    products are rounded to blocks of ``kind``, if that is given."""
+    """The tensors of a decoder by role, as nodes in float32; each is made once, when it is asked for."""
 
-    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source], kind: Kind | None = None) -> None:
-        self.names: dict[Node, str] = {}  # of what was asked for so far, and of the constants it is computed from
-        self.kind = kind
+    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source]) -> None:
+        self.names: dict[Node, str] = {}  # of what was asked for so far
         self._checkpoint = checkpoint
         self._sources = sources
         self._made: dict[Source, Node] = {}
-        self._rounded: set[Source] = set()
-
-    def __contains__(self, role: str) -> bool:
-        return role in self._sources
 
     def __getitem__(self, role: str) -> Node:
         source = self._sources[role]
         if source not in self._made:
-            weights = [self._checkpoint.weight(name) for name in source.names]
-            if self.kind is not None and not _NOT_ROUNDED.search(role):
-                exact, along = weights, -2 if source.transposed else -1
-                weights = [rounded(weight, self.kind, along) for weight in exact]
-                if any(a is not b for a, b in zip(exact, weights, strict=True)):
-                    self._rounded.add(source)
-            self._made[source] = source.node(weights)
+            self._made[source] = source.node(self._checkpoint)
         node = self._made[source]
-        self.names.setdefault(node, source.names[0])
-        for number, constant in enumerate(_stored(node)):
+        for number, constant in enumerate(_constants(node)):
             self.names.setdefault(constant, source.names[0] + (f".{number}" if number else ""))
         return node
 
+    def get(self, role: str) -> Node | None:
+        """The tensor of a role that a decoder can be without, if it is there."""
+        return self[role] if role in self._sources else None
+
     def approximations(self, graph: Graph) -> tuple[Approximation, ...]:
-        """What has been rounded of that which ``graph`` computes with."""
+        """What is rounded of that which ``graph`` computes with."""
         read = set(traverse.topological(graph.roots))
         return tuple(
-            Approximation("weights", f"{source.names[0]} in {str(self.kind).lower()}", ())
+            Approximation("weights", f"{source.names[0]} in {str(source.kind).lower()}", ())
             for source, node in self._made.items()
-            if source in self._rounded and not read.isdisjoint(_stored(node))
+            if source.is_rounded(self._checkpoint) and not read.isdisjoint(_constants(node))
         )
 
 
-def _stored(node: Node) -> list[Node]:
-    """The constants that ``node`` is computed from."""
+def _constants(node: Node) -> list[Node]:
+    """The constants that ``node`` is computed from, without single numbers."""
     return [x for x in traverse.topological([node]) if x.op is ops.CONSTANT and x.size != 1]
 
 
@@ -161,7 +161,7 @@ def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tup
 
 def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind: Kind | None = None) -> Tensors:
     """The tensors that ``config`` needs, and biases where the checkpoint has them; ``tied``, the head is the embedding.
-    Matrices of products are rounded to blocks of ``kind``, if that is given.
+    The matrices of products are rounded to blocks of ``kind``, unless they are in blocks.
 
     Raises ModelError where one is missing or has another shape, and where the checkpoint has others, which would be
     left out."""
@@ -180,7 +180,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind:
         found = source.shape(checkpoint)
         if found != shape:
             raise ModelError(f"the tensor {source.names[0]!r}: expected the shape {list(shape)}, found {list(found)}")
-        sources[role] = source
+        sources[role] = source if len(shape) < 2 or _NOT_ROUNDED.search(role) else replace(source, kind=kind)
         bias = f"{role.removesuffix('.weight')}.bias"
         if bias not in wanted and (source := _source(bias, wanted, known, prefix, names, config)) is not None:
             sources[bias] = source
@@ -195,7 +195,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind:
         raise ModelError(
             f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all"
         )
-    return Tensors(checkpoint, sources, kind)
+    return Tensors(checkpoint, sources)
 
 
 def _prefix(known: set[str], names: Names) -> str:

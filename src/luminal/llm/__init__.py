@@ -1,8 +1,8 @@
 """Language models: from a checkpoint to tokens, in one library.
 
-    lm = luminal.llm.compile(model, context=4096)
-    lm.prefill(0, tokens)
-    lm.decode({0: int(lm.logits(0).argmax())})
+lm = luminal.llm.compile(model, context=4096)
+lm.prefill(0, tokens)
+lm.decode({0: int(lm.logits(0).argmax())})
 """
 
 from luminal.llm.compiler import compile
