@@ -286,7 +286,7 @@ def _rotary(settings: Settings, family: Family, made_for: int, head: int, window
     if found.get("rope_type", found.get("type")) == "su":  # the first name of it
         found["rope_type"] = "longrope"
     size = int(head * Settings(found, settings.context).real("partial_rotary_factor"))
-    if size < 2 or size % 2:
+    if not 2 <= size <= head or size % 2:
         raise ModelError(f"rotary positions: expected pairs of a head's {head} features, found {size}")
     return rotary(found, size, made_for, settings.context, settings.flag("rope_interleaved"))
 
