@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from luminal.core.ir import Node
 from luminal.frontends.llm import blocks, families, stored
 from luminal.frontends.llm.checkpoint import Module
 from luminal.frontends.llm.safetensors import Folder, Tensors
-from tests import gguf_support
+from tests import gguf_support, large_checkpoint
 
 Array = np.ndarray[Any, Any]
 
@@ -289,3 +291,14 @@ def test_matrices_are_rounded_to_blocks_on_request(tmp_path: Path, weights: str)
 def test_other_words_for_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown weights 'q3_k': expected q4_0, q8_0, int8, int4"):
         luminal.llm.compile(gguf_support.model("llama"), weights="q3_k")
+
+
+@pytest.mark.parametrize("weights", [(), ("q8_0",)], ids=["as stored", "rounded"])
+def test_weights_are_streamed_through_the_compiler(tmp_path: Path, weights: tuple[str, ...]) -> None:
+    """In a process of its own. The weights are there once, in the library that is loaded in the end; of what is read,
+    packed and written, a table of words is never there in float32."""
+    size = large_checkpoint.write(tmp_path)
+    command = [sys.executable, "-m", "tests.large_checkpoint", str(tmp_path), *weights]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) < size + large_checkpoint.VOCABULARY * large_checkpoint.WIDTH * 3
