@@ -96,6 +96,9 @@ class Arrays(Mapping[str, Array]):
         data, order = self._values[name]
         return data.array.transpose(order)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._values  # without making the array
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

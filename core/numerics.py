@@ -229,12 +229,22 @@ def _valid_amount(x: Array, amount: Array) -> tuple[Array, Array]:
     return valid, np.where(valid, amount, amount.dtype.type(0))
 
 
+def _are_valid(x: Array, amount: Array) -> bool:
+    """Whether no amount is oversized. Those that are repeated along an axis are looked at once."""
+    distinct = amount[tuple(slice(None) if stride else slice(1) for stride in amount.strides)]
+    return bool(((distinct >= 0) & (distinct < from_numpy(x.dtype).bits)).all())
+
+
 def _shift_left(_: Any, x: Array, amount: Array) -> Array:
+    if _are_valid(x, amount):
+        return np.asarray(x << amount)
     valid, amount = _valid_amount(x, amount)
     return np.where(valid, x << amount, x.dtype.type(0))
 
 
 def _shift_right(_: Any, x: Array, amount: Array) -> Array:
+    if _are_valid(x, amount):
+        return np.asarray(x >> amount)
     valid, amount = _valid_amount(x, amount)
     fill = np.where(x < 0, x.dtype.type(-1), x.dtype.type(0)) if x.dtype.kind == "i" else x.dtype.type(0)
     return np.where(valid, x >> amount, fill)

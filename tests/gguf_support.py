@@ -40,7 +40,8 @@ MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
                                               "num_hidden_layers": 7}),
     "phi3": ("phi3", "Phi3Config", {"sliding_window": 32}),
     "phi3_long": ("phi3", "Phi3Config", {"rope_parameters": _LONG, "original_max_position_embeddings": 32}),
-    "gpt2": ("gpt2", "GPT2Config", {"num_key_value_heads": 4, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "gpt2": ("gpt2", "GPT2Config", {"num_key_value_heads": 4, "n_embd": 64, "n_layer": 2, "n_head": 4,
+                                    "n_positions": 128}),
 }  # fmt: skip
 
 
@@ -165,3 +166,21 @@ def _heads(name: str, config: Any) -> int:
     if "q_proj" in name:
         return int(config.num_attention_heads)
     return int(config.num_key_value_heads) if "k_proj" in name else 0
+
+
+def decoded(source: Any, stored: Mapping[str, tuple[Type, Array]]) -> Any:
+    """A copy of ``source``, a Llama, with the weights that a file holds."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, source.config.num_hidden_layers)
+    state = source.state_dict()
+    for name, tensor in state.items():
+        called = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if called not in stored:
+            called = "token_embd.weight"  # the head
+        kind, data = stored[called]
+        array = gguf.quants.dequantize(data, kind).reshape(tensor.shape)
+        if heads := _heads(name, source.config):
+            array = array.reshape(heads, -1, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+        state[name] = torch.from_numpy(np.array(array))
+    found = transformers.AutoModelForCausalLM.from_config(source.config, attn_implementation="eager").eval()
+    found.load_state_dict(state)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,23 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from luminal.core import interp, ir
+import luminal
+from luminal.core import interp, ir, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction
 from luminal.core.errors import LuminalError, ModelError, UnsupportedError
-from luminal.core.ir import Node
-from luminal.frontends.llm import blocks, families
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graphs
+from luminal.core.schedule.program.ir import Program
+from luminal.frontends.llm import blocks, families, gguf_names
 from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Module
 from luminal.frontends.llm.files import Blocked, Floats, Transposed, rounded
 from luminal.frontends.llm.gguf import Gguf, Model
+from luminal.module import Module as LoadedModule
 from tests import gguf_support
+from tests.schedule_support import contracts
 
 Array = np.ndarray[Any, Any]
 KINDS = [pytest.param(kind, id=name) for name, kind in blocks.ALL.items()]
@@ -128,6 +137,64 @@ def test_numbers_that_no_block_holds_are_refused(wrong: float) -> None:
     weight[9, 5] = wrong
     with np.errstate(all="ignore"), pytest.raises(ModelError, match="has numbers that Q8_0 cannot hold"):
         rounded(Floats(weight.shape, lambda: weight), blocks.Q8_0).node()
+
+
+# ---- products ------------------------------------------------------------------------------------------------------
+
+
+def weights(kind: Kind, rows: int, columns: int, seed: int = 0) -> tuple[Array, Node]:
+    raw = random_blocks(kind, rows, columns // kind.size, seed=seed)
+    return raw, Blocked((rows, columns), kind, lambda: raw).node()
+
+
+def stored_bytes(program: Program) -> int:
+    return sum(b.size for b in program.buffers if b.space == "constant")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("looked_up", [False, True], ids=["product", "table"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_and_many_read_the_blocks_as_they_lie(kind: Kind, looked_up: bool) -> None:
+    """One copy serves a prompt, one token, several sequences, and look-ups of what the last product multiplies with."""
+    raw, weight = weights(kind, 1024, 1024)
+    graphs = {}
+    for entry, rows in (("prompt", sym.var("rows", 1, 64)), ("one", 1), ("several", 4)):
+        if looked_up:
+            x = ir.input_("at", (rows,), types.i64)
+            y = contraction.linear(ir.gather(weight, x, 0) * 2, weight, None)
+        else:
+            x = ir.input_("x", (rows, 1024), types.f32)
+            y = contraction.linear(x, weight, None)
+        graphs[entry] = Graph("products", (x,), (("y", y),), tuple(sym.variables(rows)))
+    program = compile_graphs("products", graphs, targets.AVX512)
+    assert len({tile.prologue for tile in contracts(program)} - {None}) >= 1
+    assert stored_bytes(program) < 1.1 * raw.nbytes
+    every = [b.size for b in program.buffers if b.space != "constant" and isinstance(b.size, int)]
+    assert max(every, default=0) < raw.nbytes
+
+
+def test_a_library_multiplies_with_blocks_of_every_kind() -> None:
+    """At one row and at 17, against float64 over the decoded weights."""
+    inputs: list[Node] = []
+    outputs: list[tuple[str, Node]] = []
+    exact: list[Array] = []
+    for kind in blocks.ALL.values():
+        raw, weight = weights(kind, 72, 512)
+        real = gguf.quants.dequantize(raw.view(np.uint8).reshape(72, -1), Type[kind.name])
+        for rows in (1, 17):
+            inputs.append(ir.input_(f"x{len(inputs)}", (rows, 512), types.f32))
+            outputs.append((f"{kind}_{rows}", contraction.linear(inputs[-1], weight, None)))
+            exact.append(real.astype(np.float64))
+    graph = Graph("kinds", tuple(inputs), tuple(outputs), ())
+    module = luminal.compile(graph, threads=2)
+    assert isinstance(module, LoadedModule) and module.program is not None
+    rng = np.random.default_rng(1)
+    given = [rng.standard_normal(x.shape).astype(np.float32) for x in inputs]
+    for (name, _), x, real, found in zip(outputs, given, exact, module(*given), strict=True):
+        wanted, size = x.astype(np.float64) @ real.T, np.abs(x) @ np.abs(real).T
+        assert (np.abs(found - wanted) <= 2 * np.sqrt(512) * types.f32.eps * size).all(), name
+    assert stored_bytes(module.program) < 1.4 * sum(
+        72 * 512 // kind.size * kind.layout.itemsize for kind in blocks.ALL.values()
+    )  # scales of so small matrices are kept in float32
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -371,4 +438,67 @@ def test_a_constant_is_the_same_whenever_it_is_read(tmp_path: Path) -> None:
     """Nodes are equal by content: two readers of one tensor share it."""
     path = file(tmp_path)
     assert Gguf(path).weight("blocks.Q4_K").node() is Gguf(path).weight("blocks.Q4_K").node()
-    assert ir.constant(np.zeros(3, np.float32)) is ir.constant(np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_moe"])
+def test_changed_models_give_a_sentence_or_a_model(tmp_path: Path, name: str, seed: int) -> None:
+    """The metadata say something else than what was written: sizes of a model that nothing could hold, among others."""
+    path = tmp_path / "model.gguf"
+    gguf_support.write(path, name, gguf_support.model(name, num_hidden_layers=1))
+    content = path.read_bytes()
+    start = Gguf(path).start
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(60):
+        changed = bytearray(content)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(24, start // 2))
+            if rng.integers(2):
+                changed[at] ^= 1 << int(rng.integers(8))
+            else:
+                changed[at : at + 4] = struct.pack("<I", (0, 1, 1 << 16, (1 << 31) - 1, 1 << 31)[rng.integers(5)])
+        path.write_bytes(changed)
+        try:
+            families.read(Model(path), 64)
+        except LuminalError as error:
+            assert 20 < len(str(error)) < 1000
+            refused += 1
+    assert refused > 20
+
+
+KEYS = {
+    "context_length", "embedding_length", "block_count", "attention.head_count", "attention.head_count_kv",
+    "feed_forward_length", "rope.dimension_count", "attention.key_length", "expert_count", "expert_used_count",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gemma2", "phi3"])
+def test_sizes_of_any_size_give_a_sentence(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.gguf"
+    gguf_support.write(path, name, gguf_support.model(name))
+    whole = Model(path)
+    names = [key for key in whole.metadata if key.partition(".")[2] in KEYS]
+    assert len(names) >= 7
+    shapes = {tensor: entry.shape for tensor, entry in Gguf(path).entries.items()}
+    for key in names:
+        for number in (0, 3, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -1, "text", 2.5, [1, 2], None):
+            metadata = {**whole.metadata, key: number}
+            try:
+                found = gguf_names.of(metadata, shapes, Gguf(path).weight, "the file")
+                checkpoint = Changed(found.config, found.weights)
+                families.read(checkpoint, 64)
+            except LuminalError as error:
+                assert 20 < len(str(error)) < 1000
+
+
+@dataclass(frozen=True)
+class Changed:
+    config: Any
+    weights: Any
+
+    def names(self) -> Any:
+        return self.weights.keys()
+
+    def weight(self, name: str) -> Any:
+        return self.weights[name]()

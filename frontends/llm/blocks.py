@@ -24,7 +24,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Nodes: TypeAlias = Mapping[str, Node]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of blocks of ``size`` elements. ``number`` is GGUF's. ``parts`` takes the arrays that are kept, each
     ``[.., blocks, n]``, from an array ``[.., blocks]`` of ``layout``; ``decode`` computes the real elements
@@ -182,14 +182,14 @@ def _reciprocal(scale: Array) -> Array:
     """``1 / scale``, or 0 where that is not finite: all elements of the block round to zeros."""
     with np.errstate(divide="ignore", over="ignore"):
         found = 1 / scale
-    return np.where(np.isfinite(found), found, np.float32(0))
+    return np.asarray(np.where(np.isfinite(found), found, np.float32(0)))
 
 
 def _away(x: Array) -> Array:
     """``x`` rounded to whole numbers, halves away from zero."""
     size = np.abs(x)
     whole = np.floor(size)
-    return np.copysign(whole + np.floor(2 * (size - whole)), x)
+    return np.asarray(np.copysign(whole + np.floor(2 * (size - whole)), x))
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_moe": Family(_MIXTURE, _lower_every_other_if_used, experts=True),
     "qwen3_moe": Family(_MIXTURE, _if_used, experts=True, query_norms=True),
 }
+# Layers, experts and features of a head, at most: what a config says of them is used before the tensors are looked at.
+_MOST = 1 << 14
 # What changes what a model computes, and is not known here: it must be absent or have one of these values.
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "use_bidirectional_attention": (None, False),
@@ -208,7 +210,7 @@ def _config(settings: Settings, family: Family, made_for: int) -> Config:
     eps = settings.real("rms_norm_eps", "layer_norm_epsilon", default=1e-6)
     norm = Norm(eps, centred=family.gpt2, offset=settings.real("norm_offset", default=family.norm_offset))
     heads = settings.count("num_attention_heads", "n_head")
-    layers = settings.count("num_hidden_layers", "n_layer")
+    layers = settings.count("num_hidden_layers", "n_layer", most=_MOST)
     kinds = settings.items("layer_types") or [None] * layers
     if len(kinds) != layers:
         raise ModelError(f"the config's 'layer_types': expected {layers} of them, found {len(kinds)}")
@@ -240,7 +242,7 @@ def _attention(
         raise ModelError(f"expected a number of heads that {kv_heads} heads of keys divide, found {heads}")
     if not settings.has("head_dim") and width % heads:
         raise ModelError(f"expected a 'hidden_size' that {heads} heads divide, found {width}")
-    size = settings.count("head_dim", default=width // heads)
+    size = settings.count("head_dim", default=width // heads, most=_MOST)
     windowed = _is_windowed(settings, family, number, kind)
     scale = settings.real("query_pre_attn_scalar", default=size) ** -0.5
     if family.gpt2:
@@ -284,7 +286,7 @@ def _rotary(settings: Settings, family: Family, made_for: int, head: int, window
     if found.get("rope_type", found.get("type")) == "su":  # the first name of it
         found["rope_type"] = "longrope"
     size = int(head * Settings(found, settings.context).real("partial_rotary_factor"))
-    if size < 2 or size % 2:
+    if not 2 <= size <= head or size % 2:
         raise ModelError(f"rotary positions: expected pairs of a head's {head} features, found {size}")
     return rotary(found, size, made_for, settings.context, settings.flag("rope_interleaved"))
 
@@ -301,7 +303,7 @@ def _network(settings: Settings, family: Family, width: int, number: int) -> Fee
         return dense
     inner = settings.count("moe_intermediate_size", default=dense.width)
     shared = "shared_expert_intermediate_size"
-    count = settings.count("num_local_experts", "num_experts")
+    count = settings.count("num_local_experts", "num_experts", most=_MOST)
     chosen = settings.count("num_experts_per_tok")
     if chosen > count:
         raise ModelError(f"the config's 'num_experts_per_tok': expected at most {count}, found {chosen}")

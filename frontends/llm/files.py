@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,11 @@ class Transposed:
 
 def rounded(weight: Weight, kind: Kind, axis: int = -1) -> Weight:
     """``weight`` rounded to blocks of ``kind`` along ``axis``, the last or the one before; as it is where it is in
-    blocks already, or its extent does not fill blocks. Raises ModelError for numbers that no block can hold."""
+    blocks already, or its extent does not fill blocks. What is rounded stays in memory: it takes long, and is asked for
+    often. Raises ModelError for numbers that no block can hold."""
     if isinstance(weight, Transposed):
-        return Transposed(rounded(weight.of, kind, -1 - axis % 2))
+        inner = rounded(weight.of, kind, -1 - axis % 2)
+        return weight if inner is weight.of else Transposed(inner)
     if not hasattr(weight, "array") or len(weight.shape) < 2 or weight.shape[axis] % kind.size:
         return weight
     encode = kind.encode
@@ -145,6 +148,7 @@ def rounded(weight: Weight, kind: Kind, axis: int = -1) -> Weight:
     array: Callable[[], Array] = weight.array
     shape = weight.shape[::-1] if swapped else weight.shape
 
+    @cache
     def blocks() -> Array:
         read = array()
         wide = (read.T if swapped else read).reshape(-1, shape[-1])

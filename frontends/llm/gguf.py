@@ -221,7 +221,7 @@ class Model:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        files = [Gguf(part) for part in _parts(path)]
+        files = [Gguf(part) for part in parts(path)]
         self.metadata: Mapping[str, Any] = files[0].metadata
         self._file: dict[str, Gguf] = {}
         for file in files:
@@ -243,7 +243,7 @@ class Model:
         return self._weights[name]()
 
 
-def _parts(path: Path) -> list[Path]:
+def parts(path: Path) -> list[Path]:
     """The files of a model, the first one first. Raises ModelError where one is missing."""
     found = _PARTED.fullmatch(path.name)
     if found is None:
@@ -251,8 +251,8 @@ def _parts(path: Path) -> list[Path]:
     stem, _, count = found.groups()
     if int(count) > 1000:
         raise ModelError(f"{path}: expected at most 1000 files of one model")
-    parts = [path.with_name(f"{stem}-{k + 1:05}-of-{count}.gguf") for k in range(int(count))]
-    absent = [part.name for part in parts if not part.is_file()]
+    every = [path.with_name(f"{stem}-{k + 1:05}-of-{count}.gguf") for k in range(int(count))]
+    absent = [part.name for part in every if not part.is_file()]
     if absent:
         raise ModelError(f"{path.parent} lacks {', '.join(absent[:4])}, {len(absent)} of the {count} files of a model")
-    return parts
+    return every

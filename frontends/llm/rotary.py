@@ -64,8 +64,14 @@ def rotary(given: Mapping[str, Any], size: int, made_for: int, context: int, int
             f"rotary positions: expected one of the kinds {', '.join(_KINDS)}, found {kind(given)!r}{near}"
         )
     request = Request(given, size, made_for, context)
-    plain = request.base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
-    frequencies, factor = _KINDS[kind(given)](plain, request)
+    try:
+        with np.errstate(all="ignore"):
+            plain = request.base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+            frequencies, factor = _KINDS[kind(given)](plain, request)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ModelError(f"rotary positions: the parameters {str(dict(given))[:200]} do not fit: {error}") from error
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise ModelError(f"rotary positions: the parameters {str(dict(given))[:200]} give angles that are no numbers")
     return Rotary(tuple(frequencies.tolist()), factor, interleaved)
 
 

@@ -60,8 +60,8 @@ class Tensors:
 
     def _entry(self, name: str, value: Any, start: int) -> _Entry:
         what = f"{self.file.path}: tensor {name[:80]!r}"
-        found = value if isinstance(value, dict) else {}
-        kind, shape, ends = (found.get(key) for key in ("dtype", "shape", "data_offsets"))
+        found: dict[str, Any] = value if isinstance(value, dict) else {}
+        kind, shape, ends = (found.get(key, ()) for key in ("dtype", "shape", "data_offsets"))
         if not (isinstance(kind, str) and _whole(shape) and _whole(ends) and len(ends) == 2):
             raise ModelError(f"{what}: expected a dtype, a shape and two data_offsets, found {str(value)[:120]}")
         if kind not in _BITS:

@@ -9,6 +9,8 @@ from typing import Any
 
 from luminal.core.errors import ModelError, UnsupportedError
 
+_MOST = (1 << 31) - 1  # of anything
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -21,11 +23,12 @@ class Settings:
     def has(self, name: str) -> bool:
         return self.given.get(name) is not None
 
-    def count(self, *names: str, default: int | None = None) -> int:
-        """A number of things, 1 or more, under the first of the names that has a value."""
+    def count(self, *names: str, default: int | None = None, most: int = 0) -> int:
+        """A number of things, 1 or more, at ``most`` so many if that is given, under the first of the names that has a
+        value."""
         found = self._first(names, default)
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < 1 << 31:
-            raise self._wrong(names, "a number of 1 or more", found)
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= (most or _MOST):
+            raise self._wrong(names, f"a number from 1 to {most}" if most else "a number of 1 or more", found)
         return found
 
     def real(self, *names: str, default: float | None = None) -> float:

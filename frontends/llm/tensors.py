@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from luminal.core import ops, traverse
 from luminal.core.errors import ModelError
-from luminal.core.ir import Node
+from luminal.core.ir import Graph, Node
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
+from luminal.core.origins import Approximation
 from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Checkpoint, Weight, missing
 from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
@@ -32,6 +34,8 @@ Place: TypeAlias = str | Packed
 Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
+# Matrices that are read a row at a time, or decide what is computed: they stay as they are.
+_NOT_ROUNDED = re.compile(r"(^positions|router)\.weight$")
 # Tensors of checkpoints that hold nothing which was learned.
 _DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
@@ -58,17 +62,23 @@ class Source:
             found[axis] = count if found[axis] == self.packed else found[axis]
         return (len(self.names), *found) if self.stacked else tuple(found)
 
+    def is_rounded(self, checkpoint: Checkpoint) -> bool:
+        """Whether the tensor is not what the checkpoint has: blocks stay, and so do rows that do not fill blocks."""
+        weights = map(checkpoint.weight, self.names)
+        return any(self._rounded(weight) is not weight for weight in weights)
+
     def node(self, checkpoint: Checkpoint) -> Node:
         parts = [self._part(checkpoint.weight(name)) for name in self.names]
         return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
 
     def _part(self, weight: Weight) -> Node:
-        if self.kind is not None:
-            weight = rounded(weight, self.kind, -2 if self.transposed else -1)
-        whole = weight.node()
+        whole = self._rounded(weight).node()
         if self.transposed and whole.rank > 1:
             whole = transpose(whole, -2, -1)
         return whole if self.rows is None else slice_(whole, max(whole.rank - 2, 0), *self.rows)
+
+    def _rounded(self, weight: Weight) -> Weight:
+        return weight if self.kind is None else rounded(weight, self.kind, -2 if self.transposed else -1)
 
 
 class Tensors:
@@ -85,12 +95,27 @@ class Tensors:
         if source not in self._made:
             self._made[source] = source.node(self._checkpoint)
         node = self._made[source]
-        self.names.setdefault(node, source.names[0])
+        for number, constant in enumerate(_constants(node)):
+            self.names.setdefault(constant, source.names[0] + (f".{number}" if number else ""))
         return node
 
     def get(self, role: str) -> Node | None:
         """The tensor of a role that a decoder can be without, if it is there."""
         return self[role] if role in self._sources else None
+
+    def approximations(self, graph: Graph) -> tuple[Approximation, ...]:
+        """What is rounded of that which ``graph`` computes with."""
+        read = set(traverse.topological(graph.roots))
+        return tuple(
+            Approximation("weights", f"{source.names[0]} in {str(source.kind).lower()}", ())
+            for source, node in self._made.items()
+            if source.is_rounded(self._checkpoint) and not read.isdisjoint(_constants(node))
+        )
+
+
+def _constants(node: Node) -> list[Node]:
+    """The constants that ``node`` is computed from, without single numbers."""
+    return [x for x in traverse.topological([node]) if x.op is ops.CONSTANT and x.size != 1]
 
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
@@ -157,7 +182,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind:
         found = source.shape(checkpoint)
         if found != shape:
             raise ModelError(f"the tensor {source.names[0]!r}: expected the shape {list(shape)}, found {list(found)}")
-        sources[role] = source if len(shape) < 2 or role == "positions.weight" else replace(source, kind=kind)
+        sources[role] = source if len(shape) < 2 or _NOT_ROUNDED.search(role) else replace(source, kind=kind)
         bias = f"{role.removesuffix('.weight')}.bias"
         if bias not in wanted and (source := _source(bias, wanted, known, prefix, names, config)) is not None:
             sources[bias] = source

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from luminal import api
 from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError
+from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
-from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors
+from luminal.frontends.llm import blocks, checkpoint, families, graph, safetensors, stored
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Checkpoint
 from luminal.llm.model import BELONGING, LanguageModel, Shape
@@ -56,14 +58,20 @@ def compile(
     made_for = families.made_for(found)
     context = min(made_for, _CONTEXT) if context is None else context
     kind = blocks.ENCODED.get(weights or "")
+    if weights is not None and kind is None and weights not in quantise.ALL:
+        raise InputError(f"unknown weights {weights!r}: expected {', '.join([*blocks.ENCODED, *quantise.ALL])}")
     config, tensors = families.read(found, context, kind)
     if config.learned_positions and context > made_for:
         raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
     room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk))
     called = interface.library_name(families.kind(found)) if name is None else name
+    graphs = {
+        entry: replace(made, approximations=tensors.approximations(made))
+        for entry, made in graph.graphs(called, config, tensors, room).items()
+    }
     module = api.compile(
-        graph.graphs(called, config, tensors, room), weights=None if kind else weights, target=target,
-        precision=precision, name=called, threads=threads, emulate=emulate, search=search, progress=progress,
+        graphs, weights=None if kind else weights, target=target, precision=precision, name=called, threads=threads,
+        emulate=emulate, search=search, progress=progress,
     )  # fmt: skip
     assert isinstance(module, Module)
     return LanguageModel(module, Shape.of(config, room), files(found))
@@ -72,8 +80,7 @@ def compile(
 def opened(source: Any) -> Checkpoint:
     """The checkpoint that ``source`` is. Raises ModelError where it is none."""
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        return safetensors.Folder(path) if path.is_dir() else gguf.Model(path)
+        return stored.opened(Path(source))
     if hasattr(source, "config") and hasattr(source, "state_dict"):
         return checkpoint.Module(source)
     raise ModelError(
