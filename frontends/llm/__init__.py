@@ -1,0 +1,1 @@
+"""Language models: checkpoints and configurations as graphs of primitives, and the choice of the next token."""

@@ -1,0 +1,1 @@
+"""Language models: from a checkpoint on disk to text."""
