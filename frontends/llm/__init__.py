@@ -1,1 +1,1 @@
-"""Language models: checkpoints and configurations as graphs of primitives, and the choice of the next token."""
+"""Language models as checkpoints describe them: ``config.json`` and named tensors, into graphs of primitives."""

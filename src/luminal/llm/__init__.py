@@ -1,1 +1,1 @@
-"""Language models: from a checkpoint on disk to text."""
+"""Language models: from a checkpoint to tokens, in one library."""
