@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from luminal import api
 from luminal.core.decompose import random
 from luminal.core.errors import InputError
-from luminal.frontends.llm.sampling import ROWS, TYPES
+from luminal.frontends.llm.sampling import ROWS, TYPES, graph
+from luminal.module import Module
 
 Array = np.ndarray[Any, Any]
 
@@ -145,3 +147,17 @@ class Slots:
                 self.arrays["bias"][slot][~sampler.allowed] = -np.inf
                 self._dirty["bias"].add(slot)
         return self.arrays
+
+
+class Drawing:
+    """A library that draws tokens from arrays of logits, for what has no entry of its own for that."""
+
+    def __init__(self, slots: int, vocabulary: int, target: str = "host", threads: int = 1) -> None:
+        module = api.compile(graph(slots, vocabulary), target=target, name="sample", threads=threads)
+        assert isinstance(module, Module)
+        self._module, self._slots = module, Slots(slots, vocabulary)
+
+    def __call__(self, logits: Array, samplers: Mapping[int, Sampler]) -> dict[int, int]:
+        """The next token of each of these slots; -1 where none may come."""
+        tokens = self._module.run({"logits": logits, **self._slots.filled(samplers)})["token"]
+        return {slot: int(tokens[slot]) for slot in samplers}
