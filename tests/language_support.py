@@ -54,6 +54,11 @@ def write_folder(folder: Path, **config: Any) -> Path:
     return folder
 
 
+@cache
+def drawing(slots: int, vocabulary: int) -> Drawing:
+    return Drawing(slots, vocabulary)
+
+
 class Bigrams:
     """A language model that is a table: the logits of the next token, by the last one and its position's parity. A real
     engine in all that generation sees of one; ``steps`` counts what it was asked for."""
@@ -64,7 +69,7 @@ class Bigrams:
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.steps: list[tuple[str, int]] = []
         self._left = np.zeros((slots, self.vocabulary), np.float32)
-        self._drawing = Drawing(slots, self.vocabulary)
+        self._drawing = drawing(slots, self.vocabulary)
 
     def length(self, slot: int) -> int:
         return len(self.held[slot])
