@@ -124,36 +124,44 @@ class Events(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[Mapping[str, Any]], seconds: float) -> None:
+    def __init__(
+        self, events: AsyncIterator[Mapping[str, Any]], seconds: float, closed: Callable[[], None]
+    ) -> None:
         super().__init__()
-        self._events, self._seconds = events, seconds
-        self.status = 200
+        self._events, self._seconds, self._closed = events, seconds, closed
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await attended(Request(scope, receive), self._sent(scope, receive, send))
+        try:
+            await attended(Request(scope, receive), self._timed(scope, receive, send))
+        finally:
+            self._closed()
 
-    async def _sent(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with asyncio.timeout(self._seconds), aclosing(self._events) as events:  # type: ignore[type-var]
-            begun = False
-            try:
-                async for event in events:
-                    if not begun:
-                        await self._head(send)
-                        begun = True
-                    await self._part(send, f"data: {json.dumps(event, ensure_ascii=False)}\n\n")
-            except Exception as error:  # noqa: BLE001  (a client is told of whatever ends its answer)
-                found = refused(error)
-                self.status = found.status
-                if not begun:
-                    await response_of(found)(scope, receive, send)
-                    return
+    async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._seconds), aclosing(self._events) as events:  # type: ignore[type-var]
+                await self._sent(events, send)
+        except Exception as error:  # noqa: BLE001  (a client is told of whatever ends its answer)
+            found = refused(error)
+            if not self._begun:
+                await response_of(found)(scope, receive, send)
+            elif not isinstance(error, TimeoutError):  # a client that takes no more is not waited for
                 await self._part(send, f"data: {json.dumps(described(found))}\n\n")
-            if not begun:
+                await self._end(send)
+
+    async def _sent(self, events: AsyncIterator[Mapping[str, Any]], send: Send) -> None:
+        async for event in events:
+            if not self._begun:
                 await self._head(send)
-            await self._part(send, "data: [DONE]\n\n")
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._part(send, f"data: {json.dumps(event, ensure_ascii=False)}\n\n")
+        await self._end(send)
+
+    async def _end(self, send: Send) -> None:
+        await self._part(send, "data: [DONE]\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _head(self, send: Send) -> None:
+        self._begun = True
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 

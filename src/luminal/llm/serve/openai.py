@@ -76,10 +76,18 @@ class OpenAI:
         job = await run_in_threadpool(read, fields)
         loop = asyncio.get_running_loop()
         tickets = await run_in_threadpool(self._worker.submit, job.asked(), loop)
+
+        def closed() -> None:  # whatever ends the request: nothing happens where the answers are there
+            for ticket in tickets:
+                self._worker.cancel(ticket)
+
         if job.stream:
-            return Events(self._events(job, tickets), self._limits.seconds)
-        async with asyncio.timeout(self._limits.seconds):
-            whole = await attended(request, self._whole(job, tickets))
+            return Events(self._events(job, tickets), self._limits.seconds, closed)
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                whole = await attended(request, self._whole(job, tickets))
+        finally:
+            closed()
         return Response(status_code=499) if whole is None else JSONResponse(whole)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
@@ -141,15 +149,12 @@ class OpenAI:
     # ---- answers -----------------------------------------------------------------------------------------------------
 
     async def _whole(self, job: Job, tickets: Sequence[Ticket]) -> dict[str, Any]:
-        try:
-            made = []
-            for number, ticket in enumerate(tickets):
-                pieces = [await ticket.piece()]
-                while pieces[-1].finish is None:
-                    pieces.append(await ticket.piece())
-                made.append(self._choice(job, number, pieces))
-        finally:
-            self._cancel(tickets)
+        made = []
+        for number, ticket in enumerate(tickets):
+            pieces = [await ticket.piece()]
+            while pieces[-1].finish is None:
+                pieces.append(await ticket.piece())
+            made.append(self._choice(job, number, pieces))
         return {**job.head, "choices": made, "usage": _usage(job, tickets)}
 
     def _choice(self, job: Job, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -191,11 +196,6 @@ class OpenAI:
         finally:
             for task in waiting:
                 task.cancel()
-            self._cancel(tickets)
-
-    def _cancel(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            self._worker.cancel(ticket)
 
     def _spelled(self, token: int) -> str:
         return self._tokenizer.decode([token], special=True)
