@@ -26,7 +26,8 @@ class Norm:
 @dataclass(frozen=True)
 class Rotary:
     """Rotary positions: the angle by which each pair of features is turned per position, and a factor on the result.
-    A pair is two neighbours where ``interleaved``, else an element of the first half and one of the second."""
+    A pair is two neighbours where ``interleaved``, else an element of the first half and one of the second. Features
+    beyond the pairs stay as they are."""
 
     frequencies: tuple[float, ...]
     factor: float = 1.0
@@ -39,7 +40,7 @@ class Attention:
 
     A position sees itself and what is before it, with a ``window`` only the last so many. Scores are multiplied by
     ``scale`` and, with a ``cap``, become ``cap * tanh(scores / cap)``. Where there is a ``norm``, it is that of each
-    query and key, over a head's features, or all heads' where ``norm_whole``.
+    query and each key.
     """
 
     heads: int
@@ -50,7 +51,6 @@ class Attention:
     rotary: Rotary | None = None
     cap: float = 0.0
     norm: Norm | None = None
-    norm_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,34 +65,32 @@ class Feed:
 
 @dataclass(frozen=True)
 class Experts:
-    """Of ``count`` feed-forward networks, a router chooses ``chosen`` for each position, and sums their results by its
-    softmax of all scores; ``normalised``, the shares of the chosen are divided by their sum. A network ``shared`` by
-    all positions, if any, is added; where ``shared_gated``, times a sigmoid."""
+    """Of ``count`` feed-forward networks, a router chooses ``chosen`` for each position, and their results are summed
+    by its softmax of all scores; ``normalised``, the shares of the chosen are divided by their sum. What a network
+    ``shared`` by all positions gives, if there is one, is added, times a sigmoid of its own."""
 
     count: int
     chosen: int
     network: Feed
     normalised: bool
     shared: Feed | None = None
-    shared_gated: bool = False
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. ``norms_after`` are those of what attention and network give, before it is added; ``parallel``, the
-    network reads what attention read."""
+    """One layer; its norms are all of one kind. With ``norms_after``, what attention and network give is normed too,
+    before it is added."""
 
     attention: Attention
     network: Feed | Experts
     norm: Norm
-    norms_before: bool = True
     norms_after: bool = False
-    residual: float = 1.0  # a factor on what is added
 
 
 @dataclass(frozen=True)
 class Config:
-    """A decoder of ``width`` features. ``context`` is the most positions that it was made for."""
+    """A decoder of ``width`` features. ``context`` is the most positions that it was made for. Logits with a ``cap``
+    become ``cap * tanh(logits / cap)``."""
 
     vocabulary: int
     width: int
@@ -101,5 +99,4 @@ class Config:
     norm: Norm
     embedding_factor: float = 1.0
     learned_positions: bool = False
-    logits_cap: float = 0.0
-    logits_factor: float = 1.0
+    cap: float = 0.0

@@ -94,5 +94,15 @@ def replaced(source: Path, path: Path) -> None:
         work.unlink(missing_ok=True)
 
 
+def written(content: bytes, path: Path) -> None:
+    """Put a file of this ``content`` at ``path``, as ``replaced`` does."""
+    work = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        work.write_bytes(content)
+        os.replace(work, path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
 def _may(path: Path, access: int) -> bool:
     return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)

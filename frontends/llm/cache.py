@@ -1,0 +1,162 @@
+"""The cache: what attention keeps of the positions before, as states of a library.
+
+Each layer has rows for each of several sequences (its slots). A row has the key and the value of one position; a layer
+with a window uses its rows as a ring. Keys lie with the rows innermost, as products of queries and keys read them,
+values with their features innermost. What is at the end of a state holds what nobody reads: results of slots that a
+call leaves alone are written there.
+
+Calls read the rows of a cache only as far as they are filled, in blocks: how many is a size of the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.decompose.compare import less, less_equal
+from luminal.core.ir import Node, State, iota, select
+from luminal.core.movement import along, permute, reshape, unsqueeze
+from luminal.core.symbolic import Int
+from luminal.core.types import f32
+from luminal.frontends.llm.config import Attention, Config
+
+BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a library has room for: sequences (``slots``) of ``context`` positions each, of which one call can append up
+    to ``chunk`` to one."""
+
+    context: int
+    slots: int = 1
+    chunk: int = 512
+
+    def rows(self, window: int | None) -> int:
+        """The rows of a layer: a ring holds the window of the first position of a call, and the others of it."""
+        needed = self.context if window is None else min(self.context, window + self.chunk - 1)
+        return -(-needed // BLOCK) * BLOCK
+
+    def all_rows(self, config: Config) -> list[int]:
+        """The different numbers of rows that the layers of a decoder have."""
+        return sorted({self.rows(layer.attention.window) for layer in config.layers})
+
+
+@dataclass(frozen=True)
+class Call:
+    """The sizes and positions of one call: ``batch`` slots from ``first``, each with ``length`` tokens whose positions
+    ``at`` has, ``int64[batch, length]``. Slots that are not ``active``, ``bool[batch]``, keep what they have."""
+
+    room: Room
+    first: Int
+    batch: Int
+    length: Int
+    at: Node
+    active: Node
+
+    def slot(self) -> Node:
+        """The number of each slot: ``int64[batch]``."""
+        return iota(self.batch) + ir.dim(self.first)
+
+
+def blocks(rows: int) -> Int:
+    """The size that says how many blocks of layers with so many rows are read."""
+    return sym.var(f"blocks_{rows}", 1, rows // BLOCK)
+
+
+def first(room: Room) -> Int:
+    """The size that says which is the first slot of a call."""
+    return sym.var("first", 0, room.slots - 1)
+
+
+def empty(name: str, shape: tuple[int, ...]) -> State:
+    """A state that is zeros at first, which each entry may give a new value."""
+    zeros = np.broadcast_to(np.zeros((), np.float32), shape)
+    return State(ir.input_(name, shape, f32), f"{name}.next", ir.constant(np.ascontiguousarray(zeros)))
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The cache of one layer."""
+
+    number: int
+    attention: Attention
+    room: Room
+
+    @property
+    def rows(self) -> int:
+        return self.room.rows(self.attention.window)
+
+    @property
+    def _is_ring(self) -> bool:
+        return self.rows < self.room.context
+
+    @cached_property
+    def keys(self) -> State:
+        return empty(f"keys_{self.number}", (self._elements + 1,))
+
+    @cached_property
+    def values(self) -> State:
+        size = self.attention.head_size
+        return empty(f"values_{self.number}", (self._elements // size + 1, size))
+
+    @property
+    def _elements(self) -> int:
+        return self.room.slots * self.attention.kv_heads * self.attention.head_size * self.rows
+
+    def put(self, call: Call, keys: Node, values: Node, row: Node) -> tuple[Node, Node]:
+        """The states with ``keys`` and ``values [batch, kv heads, length, head size]`` in rows ``[batch, length]``."""
+        heads, size = self.attention.kv_heads, self.attention.head_size
+        shape = (call.batch, heads, call.length, size)
+        whole = unsqueeze(call.slot(), [1, 2, 3]) * heads + along(iota(heads), 1, (1, heads, 1, 1))
+        place, active = unsqueeze(row, [1, 3]), unsqueeze(call.active, [1, 2, 3])
+        of_value = select(active, whole * self.rows + place, self._elements // size)
+        of_key = (whole * size + along(iota(size), 3, (1, 1, 1, size))) * self.rows + place
+        of_key = select(active, of_key, self._elements)
+        return (
+            ir.scatter(self.keys.input, ir.expand(of_key, shape), keys, 0),
+            ir.scatter(self.values.input, reshape(ir.expand(of_value, (*shape[:3], 1)), shape[:3]), values, 0),
+        )
+
+    def get(self, first: Int, batch: Int, keys: Node, values: Node) -> tuple[Node, Node]:
+        """Views of the filled rows: keys ``[batch, kv heads, head size, span]``, values ``[.., span, head size]``."""
+        heads, size, span = self.attention.kv_heads, self.attention.head_size, blocks(self.rows) * BLOCK
+        shape = (batch, heads, size, span)
+        slot, head, feature, row = ir.axes(shape)
+        head = (slot + first) * heads + head
+        seen = ir.view(keys, shape, [(head * size + feature) * self.rows + row])
+        shape = (batch, heads, span, size)
+        slot, head, row, feature = ir.axes(shape)
+        head = (slot + first) * heads + head
+        return seen, ir.view(values, shape, [head * self.rows + row, feature])
+
+    def row(self, at: Node) -> Node:
+        """The rows of positions."""
+        return ir.binary(ops.MOD, at, self.rows) if self._is_ring else at
+
+    def visible(self, call: Call) -> Node:
+        """Whether each position sees each row: ``bool[batch, 1, length, span]``."""
+        span = blocks(self.rows) * BLOCK
+        shape = (call.batch, 1, call.length, span)
+        at, held = unsqueeze(call.at, [1, 3]), along(iota(span), 3, shape)
+        window = self.attention.window
+        if self._is_ring:  # the last round of the ring holds rows up to the newest, the round before it the others
+            newest = unsqueeze(last(call.at, 1), [1, 2, 3])
+            place = ir.binary(ops.MOD, newest, self.rows)
+            held = held + (newest - place) + select(less(place, held), -self.rows, 0)
+        seen = less_equal(held, at)
+        if window is not None and window < self.room.context:
+            seen = seen & less(at - window, held)
+        return ir.expand(seen & less(-1, held) if self._is_ring else seen, shape)
+
+
+def last(x: Node, axis: int) -> Node:
+    """The last element along an axis, which the result does not have."""
+    shape = tuple(size for k, size in enumerate(x.shape) if k != axis)
+    index = list(ir.axes(shape))
+    index.insert(axis, x.shape[axis] - 1)
+    return ir.view(x, shape, index)

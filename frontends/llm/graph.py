@@ -1,0 +1,240 @@
+"""Decoders as graphs of primitives: the entries of a library for a language model.
+
+==========  ==================================================================================================
+``prefill``  appends tokens to one slot
+``decode``   appends a token to each of several slots that lie side by side
+``logits``   what the last token of a slot left
+``read``     what the cache holds of a slot, and its logits
+``write``    the same into a slot
+==========  ==================================================================================================
+
+The caller knows the length of each sequence. It says by the shapes of inputs of which nothing else is read which slot is
+the first of a call (``slot``, as long as its number) and how many blocks of the cache are to be read (``span_ROWS``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.decompose import activation, experts, normalize
+from luminal.core.decompose.attention import scaled_dot_product_attention
+from luminal.core.decompose.compare import less, maximum
+from luminal.core.decompose.contraction import linear, matmul
+from luminal.core.decompose.hyperbolic import tanh
+from luminal.core.decompose.indexing import embedding, take
+from luminal.core.decompose.rotary import rotated
+from luminal.core.ir import Graph, Node, State, iota, select
+from luminal.core.movement import reshape, squeeze, transpose, unsqueeze
+from luminal.core.symbolic import Int
+from luminal.core.types import bool_, f32, i64, u8
+from luminal.frontends.llm.cache import BLOCK, Cache, Call, Room, blocks, empty, first, last
+from luminal.frontends.llm.config import Activation, Attention, Config, Experts, Feed, Norm, Rotary
+from luminal.frontends.llm.tensors import Tensors
+
+ACTIVATIONS = {
+    "silu": activation.silu,
+    "gelu": activation.gelu,
+    "gelu_tanh": lambda x: activation.gelu(x, "tanh"),
+    "relu": activation.relu,
+}
+
+
+def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str, Graph]:
+    """The entries of a library for a decoder, each by its name."""
+    decoder = Decoder(name, config, tensors, room)
+    return {
+        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
+        "decode": decoder.step(sym.var("batch", 1, room.slots), 1),
+        "logits": decoder.kept(),
+        "read": decoder.read(),
+        "write": decoder.write(),
+    }
+
+
+class Decoder:
+    """A decoder and the states that it keeps."""
+
+    def __init__(self, name: str, config: Config, tensors: Tensors, room: Room) -> None:
+        self.name, self.config, self.tensors, self.room = name, config, tensors, room
+        self.caches = [Cache(number, layer.attention, room) for number, layer in enumerate(config.layers)]
+        self.states = [state for cached in self.caches for state in (cached.keys, cached.values)]
+        self.logits = empty("logits", (room.slots + 1, config.vocabulary))
+        self._turns: dict[Rotary, tuple[Node, Node]] = {}
+
+    # ---- entries -----------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Int, length: Int) -> Graph:
+        """``length`` tokens for each of ``batch`` slots. ``tokens`` are ``int64[batch, length]``, ``positions
+        int64[batch]`` those of the first of them; a slot with a negative one is left alone."""
+        tokens, start = ir.input_("tokens", (batch, length), i64), ir.input_("positions", (batch,), i64)
+        at = unsqueeze(maximum(start, 0), [1]) + iota(length)
+        call = Call(self.room, first(self.room), batch, length, at, less(-1, start))
+        x = embedding(self.tensors["embedding.weight"], tokens)
+        x = x if self.config.embedding_factor == 1 else x * self.config.embedding_factor
+        if self.config.learned_positions:
+            x = x + embedding(self.tensors["positions.weight"], at)
+        left: dict[State, Node] = {}
+        for number in range(len(self.config.layers)):
+            x = self._layer(number, x, call, left)
+        scores = self._linear("head", self._norm("norm", last(x, 1), self.config.norm))
+        if self.config.cap:
+            scores = tanh(scores / self.config.cap) * self.config.cap
+        row = select(call.active, call.slot(), self.room.slots)
+        left[self.logits] = ir.scatter(self.logits.input, row, scores, 0)
+        return self._graph((tokens, start), (), left)
+
+    def kept(self) -> Graph:
+        """The logits of one slot: ``float32[vocabulary]``."""
+        return self._graph((), (("logits_row", self._kept()),), {self.logits: self.logits.input})
+
+    def read(self) -> Graph:
+        """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,
+        head size]``; and its logits."""
+        outputs: list[tuple[str, Node]] = []
+        for cached in self.caches:
+            parts = cached.get(first(self.room), 1, cached.keys.input, cached.values.input)
+            names = (cached.keys.name, cached.values.name)
+            outputs += [(f"{name}_rows", squeeze(part, [0])) for name, part in zip(names, parts, strict=True)]
+        outputs.append(("logits_row", self._kept()))
+        return self._graph((), outputs, {state: state.input for state in (*self.states, self.logits)})
+
+    def write(self) -> Graph:
+        """What ``read`` gives into one slot."""
+        given: list[Node] = []
+        left: dict[State, Node] = {}
+        for cached in self.caches:
+            span, attention = blocks(cached.rows) * BLOCK, cached.attention
+            heads, size = attention.kv_heads, attention.head_size
+            keys = ir.input_(f"{cached.keys.name}_rows", (heads, size, span), f32)
+            values = ir.input_(f"{cached.values.name}_rows", (heads, span, size), f32)
+            given += [keys, values]
+            row = unsqueeze(iota(span), [0])
+            call = Call(self.room, first(self.room), 1, span, row, ir.expand(ir.constant(True, bool_), (1,)))
+            parts = transpose(unsqueeze(keys, [0]), 2, 3), unsqueeze(values, [0])
+            left[cached.keys], left[cached.values] = cached.put(call, *parts, row)
+        scores = ir.input_("logits_row", (self.config.vocabulary,), f32)
+        slot = reshape(ir.dim(first(self.room)), [1])
+        left[self.logits] = ir.scatter(self.logits.input, slot, unsqueeze(scores, [0]), 0)
+        return self._graph((*given, scores), (), left)
+
+    def _kept(self) -> Node:
+        shape = (self.config.vocabulary,)
+        return ir.view(self.logits.input, shape, [first(self.room), *ir.axes(shape)])
+
+    def _graph(
+        self, given: Sequence[Node], outputs: Sequence[tuple[str, Node]], left: Mapping[State, Node]
+    ) -> Graph:
+        """An entry with the inputs ``given``, and those by whose shapes sizes are said."""
+        rows = sorted({cached.rows for cached in self.caches}) if len(left) > 1 else []
+        said = [("slot", first(self.room)), *((f"span_{count}", blocks(count)) for count in rows)]
+        carriers = [ir.input_(name, (size,), u8) for name, size in said if not isinstance(size, int)]
+        nodes = (*carriers, *given, *(state.input for state in left))
+        results = (*outputs, *((state.output, node) for state, node in left.items()))
+        sizes = {v: None for node in (*nodes, *left.values()) for size in node.shape for v in sym.variables(size)}
+        names = {node: name for node, name in self.tensors.names.items() if node.op is ops.CONSTANT}
+        return Graph(self.name, nodes, results, tuple(sizes), names=names, states=tuple(left))
+
+    # ---- layers ------------------------------------------------------------------------------------------------------
+
+    def _layer(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
+        """``x [batch, length, width]`` after one layer; ``left`` gets what it leaves in its cache."""
+        layer, name = self.config.layers[number], f"layers.{number}."
+        for role, compute in (
+            ("norm", lambda seen: self._attention(number, seen, call, left)),
+            ("network_norm", lambda seen: self._network(name, seen, layer.network)),
+        ):
+            added = compute(self._norm(name + role, x, layer.norm))
+            x = x + (self._norm(f"{name}{role}_after", added, layer.norm) if layer.norms_after else added)
+        return x
+
+    def _attention(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
+        cached, attention, name = self.caches[number], self.config.layers[number].attention, f"layers.{number}."
+        query = self._heads(f"{name}query", x, attention.heads, attention, call)
+        key = self._heads(f"{name}key", x, attention.kv_heads, attention, call)
+        value = self._split(f"{name}value", x, attention.kv_heads, attention)
+        keys, values = cached.put(call, key, value, cached.row(call.at))
+        left[cached.keys], left[cached.values] = keys, values
+        keys, values = cached.get(call.first, call.batch, keys, values)
+        seen = scaled_dot_product_attention(
+            query, transpose(keys, -2, -1), values, cached.visible(call),
+            scale=attention.scale, enable_gqa=True, softcap=attention.cap,
+        )  # fmt: skip
+        joined = reshape(transpose(seen, 1, 2), [call.batch, call.length, attention.heads * attention.head_size])
+        return self._linear(f"{name}out", joined)
+
+    def _heads(self, role: str, x: Node, heads: int, attention: Attention, call: Call) -> Node:
+        """Queries or keys ``[batch, heads, length, head size]``, normed and turned by their positions."""
+        found = self._split(role, x, heads, attention)
+        if attention.norm is not None:
+            found = self._norm(f"{role}_norm", found, attention.norm)
+        if attention.rotary is None:
+            return found
+        turns = [unsqueeze(take(table, call.at), [1]) for table in self._angles(attention.rotary)]
+        return rotated(found, *turns, interleaved=attention.rotary.interleaved)
+
+    def _angles(self, rotary: Rotary) -> tuple[Node, Node]:
+        if rotary not in self._turns:
+            self._turns[rotary] = angles(rotary, self.room.context)
+        return self._turns[rotary]
+
+    def _split(self, role: str, x: Node, heads: int, attention: Attention) -> Node:
+        found = self._linear(role, x)
+        return transpose(reshape(found, [*x.shape[:2], heads, attention.head_size]), 1, 2)
+
+    def _network(self, name: str, x: Node, network: Feed | Experts) -> Node:
+        if isinstance(network, Feed):
+            return self._feed(name, x, network)
+        rows = reshape(x, [x.shape[0] * x.shape[1], self.config.width])
+        chosen, shares = experts.routes(self._linear(f"{name}router", rows), network.chosen, network.normalised)
+
+        def each(given: Node, which: Node | None) -> Node:
+            """Of rows ``[experts, rows, width]``; ``which`` are the numbers of the experts, if not all."""
+            weights = [
+                self.tensors[f"{name}experts.{role}.weight"]
+                for role in (("gate", "up", "down") if network.network.gated else ("up", "down"))
+            ]
+            matrices = [transpose(w if which is None else take(w, which), 1, 2) for w in weights]
+            *into, down = matrices
+            inner = gated(network.network.activation, [matmul(given, matrix) for matrix in into])
+            return matmul(inner, down)
+
+        found = experts.mixture(rows, chosen, shares, each, network.count)
+        if network.shared is not None:
+            share = activation.sigmoid(self._linear(f"{name}shared_router", rows))
+            found = found + share * self._feed(f"{name}shared.", rows, network.shared)
+        return reshape(found, x.shape)
+
+    def _feed(self, name: str, x: Node, network: Feed) -> Node:
+        roles = ("gate", "up") if network.gated else ("up",)
+        inner = gated(network.activation, [self._linear(name + role, x) for role in roles])
+        return self._linear(f"{name}down", inner)
+
+    def _linear(self, role: str, x: Node) -> Node:
+        bias = f"{role}.bias"
+        return linear(x, self.tensors[f"{role}.weight"], self.tensors[bias] if bias in self.tensors else None)
+
+    def _norm(self, role: str, x: Node, norm: Norm) -> Node:
+        """A norm over the last axis."""
+        weight = self.tensors[f"{role}.weight"]
+        weight = weight if norm.offset == 0 else weight + norm.offset
+        if norm.centred:
+            return normalize.layer_norm(x, -1, weight, self.tensors[f"{role}.bias"], norm.eps)
+        return normalize.rms_norm(x, -1, weight, norm.eps)
+
+
+def gated(which: Activation, parts: Sequence[Node]) -> Node:
+    """The activation of the first part, times the second if there is one."""
+    head, *rest = parts
+    result = ACTIVATIONS[which](head)
+    return result * rest[0] if rest else result
+
+
+def angles(rotary: Rotary, context: int) -> tuple[Node, Node]:
+    """Cosines and sines ``[context, pairs]`` of all positions, computed in float64 and rounded once."""
+    turns = np.arange(context, dtype=np.float64)[:, None] * np.array(rotary.frequencies)
+    cos, sin = (ir.constant((f(turns) * rotary.factor).astype(np.float32)) for f in (np.cos, np.sin))
+    return cos, sin

@@ -1,0 +1,218 @@
+"""The tensors that a decoder needs, by role: their shapes, and where in a checkpoint they lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from luminal.core.errors import ModelError
+from luminal.core.ir import Node
+from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
+from luminal.frontends.llm.checkpoint import Checkpoint, missing
+from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor under ``stem`` that holds those of several roles of a layer, one after the other along its outputs; or
+    of one, ``transposed``, with its inputs first."""
+
+    stem: str
+    roles: tuple[str, ...] = ()
+    transposed: bool = False
+
+
+Place: TypeAlias = str | Packed
+# By role, the places where its tensor may lie. Names are without what all of a checkpoint begin with, and without
+# ``.weight``; ``#`` is the number of a layer, ``*`` that of an expert.
+Names: TypeAlias = Mapping[str, tuple[Place, ...]]
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+# Tensors of checkpoints that hold nothing which was learned.
+_DERIVED = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tensor lies: under a name, or under those of the experts, whose tensors are stacked; ``transposed``; and
+    then ``count`` rows from ``first``."""
+
+    names: tuple[str, ...]
+    stacked: bool = False
+    transposed: bool = False
+    rows: tuple[int, int] | None = None
+
+    def shape(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        found = list(checkpoint.weight(self.names[0]).shape)
+        if self.transposed and len(found) > 1:
+            found[-2:] = found[:-3:-1]
+        if self.rows is not None and found:
+            first, count = self.rows
+            found[max(len(found) - 2, 0)] = min(count, max(found[max(len(found) - 2, 0)] - first, 0))
+        return (len(self.names), *found) if self.stacked else tuple(found)
+
+    def node(self, checkpoint: Checkpoint) -> Node:
+        parts = [self._part(checkpoint.weight(name).node()) for name in self.names]
+        return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
+
+    def _part(self, whole: Node) -> Node:
+        if self.transposed and whole.rank > 1:
+            whole = transpose(whole, -2, -1)
+        return whole if self.rows is None else slice_(whole, max(whole.rank - 2, 0), *self.rows)
+
+
+class Tensors:
+    """The tensors of a decoder by role, as nodes in float32; each is made once, when it is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source]) -> None:
+        self.names: dict[Node, str] = {}  # of what was asked for so far
+        self._checkpoint = checkpoint
+        self._sources = sources
+        self._made: dict[Source, Node] = {}
+
+    def __contains__(self, role: str) -> bool:
+        return role in self._sources
+
+    def __getitem__(self, role: str) -> Node:
+        source = self._sources[role]
+        if source not in self._made:
+            self._made[source] = source.node(self._checkpoint)
+        node = self._made[source]
+        self.names.setdefault(node, source.names[0])
+        return node
+
+
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that a decoder cannot be without. Matrices have their outputs first."""
+    found = {"embedding.weight": (config.vocabulary, config.width), "head.weight": (config.vocabulary, config.width)}
+    if config.learned_positions:
+        found["positions.weight"] = (config.context, config.width)
+    found |= _of_norm("norm", config.norm, config.width)
+    for number, layer in enumerate(config.layers):
+        found |= {f"layers.{number}.{role}": shape for role, shape in _of_layer(layer, config.width)}
+    return found
+
+
+def _of_norm(role: str, norm: Norm, size: int) -> dict[str, tuple[int, ...]]:
+    return {f"{role}.{part}": (size,) for part in (("weight", "bias") if norm.centred else ("weight",))}
+
+
+def _of_layer(layer: Layer, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    attention = layer.attention
+    queries, keys = (count * attention.head_size for count in (attention.heads, attention.kv_heads))
+    for role in ("norm", "network_norm", *(("norm_after", "network_norm_after") if layer.norms_after else ())):
+        yield from _of_norm(role, layer.norm, width).items()
+    yield from (("query.weight", (queries, width)), ("out.weight", (width, queries)))
+    yield from ((f"{role}.weight", (keys, width)) for role in ("key", "value"))
+    if attention.norm is not None:
+        for role in ("query_norm", "key_norm"):
+            yield from _of_norm(role, attention.norm, attention.head_size).items()
+    network = layer.network
+    if isinstance(network, Feed):
+        yield from _of_network("", network, width)
+        return
+    assert isinstance(network, Experts)
+    yield "router.weight", (network.count, width)
+    yield from ((role, (network.count, *shape)) for role, shape in _of_network("experts.", network.network, width))
+    if network.shared is not None:
+        yield from _of_network("shared.", network.shared, width)
+        yield "shared_router.weight", (1, width)
+
+
+def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for into in ("gate", "up") if network.gated else ("up",):
+        yield f"{role}{into}.weight", (network.width, width)
+    yield f"{role}down.weight", (width, network.width)
+
+
+def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Tensors:
+    """The tensors that ``config`` needs, and biases where the checkpoint has them; ``tied``, the head is the embedding.
+
+    Raises ModelError where one is missing or has another shape, and where the checkpoint has others, which would be
+    left out."""
+    known = set(checkpoint.names())
+    prefix = _prefix(known, names)
+    wanted = shapes(config)
+    sources: dict[str, Source] = {}
+    for role, shape in wanted.items():
+        if role == "head.weight" and tied:
+            continue
+        source = _source(role, wanted, known, prefix, names, config)
+        if source is None:
+            place = names[_general(role)[0].rpartition(".")[0]][0]
+            stem = place.stem if isinstance(place, Packed) else place
+            raise missing(prefix + stem.replace("#", str(_general(role)[1])) + ".weight", known, "the checkpoint")
+        found = source.shape(checkpoint)
+        if found != shape:
+            raise ModelError(f"the tensor {source.names[0]!r}: expected the shape {list(shape)}, found {list(found)}")
+        sources[role] = source
+        bias = f"{role.removesuffix('.weight')}.bias"
+        if bias not in wanted and (source := _source(bias, wanted, known, prefix, names, config)) is not None:
+            sources[bias] = source
+    if tied:
+        sources["head.weight"] = sources["embedding.weight"]
+    used = {name for source in sources.values() for name in source.names}
+    others = sorted(
+        name for name in known - used
+        if name.startswith(prefix) and not _DERIVED.search(name) and not (tied and name.endswith("lm_head.weight"))
+    )  # fmt: skip
+    if others:
+        raise ModelError(f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all")
+    return Tensors(checkpoint, sources)
+
+
+def _prefix(known: set[str], names: Names) -> str:
+    """What the names of the tensors of a decoder begin with."""
+    (embedding,) = names["embedding"]
+    assert isinstance(embedding, str)
+    suffix = f"{embedding}.weight"
+    found = sorted(name for name in known if name == suffix or name.endswith(f".{suffix}"))
+    if not found:
+        raise missing(suffix, known, "the checkpoint")
+    if len(found) > 1:
+        raise ModelError(f"the checkpoint: expected one tensor {suffix!r}, found {', '.join(found)}")
+    return found[0].removesuffix(suffix)
+
+
+def _general(role: str) -> tuple[str, int]:
+    """A role without the number of its layer, and that number."""
+    found = re.match(r"layers\.(\d+)\.", role)
+    return (role, 0) if found is None else (f"layers.#.{role[found.end() :]}", int(found[1]))
+
+
+def _source(
+    role: str, wanted: Shapes, known: set[str], prefix: str, names: Names, config: Config
+) -> Source | None:
+    """Where the tensor of a role lies; None where the checkpoint does not have it."""
+    general, layer = _general(role)
+    general, _, kind = general.rpartition(".")
+    for place in names.get(general, ()):
+        packed = place if isinstance(place, Packed) else Packed(place)
+        stem = packed.stem.replace("#", str(layer))
+        rows = None
+        if packed.roles:
+            sizes = [wanted[f"layers.{layer}.{other}.weight"][-2] for other in packed.roles]
+            at = packed.roles.index(general.removeprefix("layers.#."))
+            rows = sum(sizes[:at]), sizes[at]
+        for start in _starts(prefix) if general == "head" else (prefix,):
+            for ending in (f".{kind}", *(("",) if kind == "weight" else ())):
+                found = _numbered(f"{start}{stem}{ending}", layer, config)
+                if known.issuperset(found):
+                    return Source(found, "*" in stem, packed.transposed, rows)
+    return None
+
+
+def _starts(prefix: str) -> tuple[str, ...]:
+    """What the head's name may begin with: it lies in the model that ``prefix`` names, or beside it."""
+    return prefix, prefix.removesuffix("model."), ""
+
+
+def _numbered(name: str, layer: int, config: Config) -> tuple[str, ...]:
+    """The names of the tensors of all experts, or the one name."""
+    if "*" not in name:
+        return (name,)
+    network = config.layers[layer].network
+    assert isinstance(network, Experts)
+    return tuple(name.replace("*", str(expert)) for expert in range(network.count))

@@ -1,0 +1,76 @@
+"""Compiling a language model: a checkpoint, its graphs, one library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from luminal import api
+from luminal.codegen import interface
+from luminal.core.errors import InputError, ModelError
+from luminal.core.target import Target
+from luminal.frontends.llm import checkpoint, families, graph
+from luminal.frontends.llm.cache import Room
+from luminal.frontends.llm.checkpoint import Checkpoint
+from luminal.llm.model import LanguageModel, Shape
+from luminal.module import Module
+from luminal.progress import Progress
+
+_CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
+
+
+def compile(
+    source: Any,
+    *,
+    weights: str | None = None,
+    context: int | None = None,
+    slots: int = 1,
+    chunk: int | None = None,
+    target: str | Target = "host",
+    precision: str | None = None,
+    name: str | None = None,
+    threads: int = 0,
+    emulate: bool = False,
+    search: str = "none",
+    progress: Progress | None = None,
+) -> LanguageModel:
+    """Compile a language model to a native library, and load it.
+
+    ``source`` is a model of transformers in memory: a module with a ``config``. ``context`` is the most tokens of a
+    sequence: at first 4096, or what the model was made for if that is less. There is room for ``slots`` sequences at a
+    time; a prompt is read in parts of up to ``chunk`` tokens. The other arguments are those of ``luminal.compile``.
+
+    Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
+    sizes that are none; and as ``luminal.compile`` does.
+    """
+    found = opened(source)
+    for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
+            raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
+    made_for = families.made_for(found)
+    context = min(made_for, _CONTEXT) if context is None else context
+    config, tensors = families.read(found, context)
+    if config.learned_positions and context > made_for:
+        raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
+    room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk))
+    called = interface.library_name(families.kind(found)) if name is None else name
+    module = api.compile(
+        graph.graphs(called, config, tensors, room), weights=weights, target=target, precision=precision, name=called,
+        threads=threads, emulate=emulate, search=search, progress=progress,
+    )  # fmt: skip
+    assert isinstance(module, Module)
+    return LanguageModel(module, Shape.of(config, room), files(found))
+
+
+def opened(source: Any) -> Checkpoint:
+    """The checkpoint that ``source`` is. Raises ModelError where it is none."""
+    if hasattr(source, "config") and hasattr(source, "state_dict"):
+        return checkpoint.Module(source)
+    raise ModelError(f"expected a model of transformers, found {type(source).__name__}")
+
+
+def files(found: Checkpoint) -> Mapping[str, bytes]:
+    """What an exported model keeps of its checkpoint besides its tensors."""
+    return {"config.json": json.dumps(found.config, indent=1, default=str).encode()}
