@@ -66,6 +66,11 @@ class Settings:
     counts: Node  # int32 [slots, vocabulary]: how often each was generated
     prompted: Node  # bool [slots, vocabulary]
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them, in order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
 
 TYPES: dict[str, DType] = {
     "temperature": f32, "top_k": i64, "top_p": f32, "min_p": f32, "repetition": f32, "frequency": f32, "presence": f32,
@@ -229,5 +234,4 @@ def _found(weights: Node, place: Node) -> Node:
 def graph(slots: int, vocabulary: int) -> Graph:
     """``sample`` as a model of its own: of the input ``logits`` and the settings, the output ``token``."""
     logits, settings = input_("logits", (slots, vocabulary), f32), inputs(slots, vocabulary)
-    given = tuple(getattr(settings, name) for name in TYPES)
-    return Graph("sample", (logits, *given), (("token", sample(logits, settings)),))
+    return Graph("sample", (logits, *settings.nodes), (("token", sample(logits, settings)),))

@@ -15,6 +15,8 @@ from luminal.llm.text import Stream
 
 FILE = "tokenizer.json"
 _CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
+_TEMPLATE = "chat_template.jinja"
+FILES = (FILE, *_CONFIGS, _TEMPLATE)  # what belongs to a tokenizer
 _NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -42,6 +44,19 @@ class Tokenizer:
     def to_json(self) -> str:
         """What ``tokenizer.json`` would hold."""
         return str(self._tokenizer.to_str())
+
+    def files(self) -> dict[str, bytes]:
+        """Files of which ``of`` makes this tokenizer."""
+        config = {**self.special, "chat_template": self.template}
+        if self._with_tools:
+            named = {"default": self.template, "tool_use": self._with_tools}
+            config["chat_template"] = [{"name": k, "template": text} for k, text in named.items()]  # type: ignore[assignment]
+        generation = {"eos_token_id": sorted(self.stops)}
+        return {
+            FILE: self.to_json().encode(),
+            "tokenizer_config.json": json.dumps(config, indent=1).encode(),
+            "generation_config.json": json.dumps(generation).encode(),
+        }
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The tokens of ``text``, with those that the model expects around it where ``special`` is set."""
@@ -86,12 +101,16 @@ def load(source: str | Path | Mapping[str, Any]) -> Tokenizer:
         return gguf(source)
     path = Path(source)
     folder = path.parent if path.name == FILE else path
-    if not (folder / FILE).is_file():
-        raise ModelError(f"{str(folder)!r}: expected a file {FILE}, as tokenizers writes it, found none")
+    return of({name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}, str(folder))
+
+
+def of(files: Mapping[str, bytes], where: str) -> Tokenizer:
+    """The tokenizer of ``files`` by their names; ``where`` they come from. Raises as ``load`` does."""
+    if FILE not in files:
+        raise ModelError(f"{where!r}: expected a file {FILE}, as tokenizers writes it, found none")
     package = require("tokenizers", "llm", "a tokenizer")
-    # The package raises plain exceptions for files that it cannot read.
-    tokenizer = _reading(folder / FILE, lambda: package.Tokenizer.from_file(str(folder / FILE)))
-    configs = {name: _object(folder / name) for name in _CONFIGS if (folder / name).is_file()}
+    tokenizer = _reading(f"{where}: {FILE}", lambda: package.Tokenizer.from_str(files[FILE].decode()))
+    configs = {name: _object(where, name, files[name]) for name in _CONFIGS if name in files}
     tokens, generation, config = (configs.get(name, {}) for name in (_CONFIGS[0], *_CONFIGS[2:]))
     named = {**configs.get("special_tokens_map.json", {}), **tokens}
     special = {role: text for role in _NAMED if (text := _text(named.get(role)))}
@@ -99,7 +118,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Tokenizer:
     stops = ends if isinstance(ends, list) else [] if ends is None else [ends]
     own = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     stops = [int(token) for token in (*stops, own) if token is not None]
-    template, with_tools = _templates(folder, tokens.get("chat_template"))
+    template, with_tools = _templates(files, tokens.get("chat_template"))
     return Tokenizer(tokenizer, stops, special, template, with_tools)
 
 
@@ -118,13 +137,13 @@ def _reading(where: Any, read: Callable[[], Any]) -> Any:
         raise ModelError(f"{where}: the tokenizer cannot be read: {error}") from error
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(where: str, name: str, content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: expected a file of JSON, found one that cannot be read: {error}") from error
+        found = json.loads(content)
+    except ValueError as error:
+        raise ModelError(f"{where}: {name}: expected a file of JSON, found one that cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{path}: expected an object of JSON, found {type(found).__name__}")
+        raise ModelError(f"{where}: {name}: expected an object of JSON, found {type(found).__name__}")
     return found
 
 
@@ -135,10 +154,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _templates(folder: Path, given: Any) -> tuple[str, str]:
+def _templates(files: Mapping[str, bytes], given: Any) -> tuple[str, str]:
     """The template of a chat, and the one of a chat with tools if that is another."""
-    if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8"), ""
+    if _TEMPLATE in files:
+        return files[_TEMPLATE].decode(errors="replace"), ""
     if isinstance(given, list):
         named = {row.get("name"): row.get("template", "") for row in given if isinstance(row, dict)}
         return named.get("default", ""), named.get("tool_use", "")
