@@ -163,10 +163,9 @@ def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) 
     sys.stdout.flush()
     first, rest = times[1] - times[0], times[-1] - times[1]
     speed = f", then {(len(pieces) - 1) / rest:.1f} tokens/s" if len(pieces) > 1 and rest > 0 else ""
-    end = "" if pieces[-1].finish == "stop" else "; it ends where there is no room or none was asked for"
-    err.print(
-        f"{len(tokens)} tokens in {text(first)}{speed}: {len(pieces)} tokens{end}", style="dim", highlight=False
-    )
+    end = "" if pieces[-1].finish == "stop" else ", the most there may be"
+    line = f"prompt of {len(tokens)} tokens in {text(first)}{speed}; answer of {len(pieces)} tokens{end}"
+    err.print(line, style="dim", highlight=False, soft_wrap=True)
     return "".join(piece.text for piece in pieces)
 
 
