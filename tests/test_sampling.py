@@ -211,7 +211,10 @@ def test_the_compiled_library_draws_what_the_graph_says(compiled: Module) -> Non
 
 def test_the_number_of_threads_changes_no_token(compiled: Module) -> None:
     tokens = [
-        [luminal.load(compiled.folder, threads=threads).run(given(LOGITS, mixed(s)))["token"].tolist() for s in range(9)]
+        [
+            luminal.load(compiled.folder, threads=threads).run(given(LOGITS, mixed(s)))["token"].tolist()
+            for s in range(9)
+        ]
         for threads in (1, 3)
     ]
     assert tokens[0] == tokens[1]

@@ -22,8 +22,9 @@ import httpx
 import openai
 import uvicorn
 
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
 from luminal.core.ir import Graph, input_
-from luminal.core.symbolic import var
 from luminal.core.types import f32
 from luminal.llm import tokens
 from luminal.llm.generate import Generator, Options
@@ -34,7 +35,6 @@ from luminal.llm.serve.http import Limits
 from luminal.llm.tokens import Tokenizer
 from tests.compiled_support import compiled_graph
 from tests.language_support import Array, Bigrams, table, write_folder
-from luminal.core import target as targets
 
 TABLE = table() / 3
 USER = [{"role": "user", "content": "Hello"}]
@@ -392,8 +392,9 @@ def test_a_stop_loses_no_answer(model: Slow, tokenizer: Tokenizer) -> None:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    x = input_("x", (var("rows", 1, 8), 3), f32)
-    graph = Graph("plain", (x,), (("double", x * 2.0), ("positive", x > 0.0)), (var("rows", 1, 8),))
+    rows = sym.Var("rows", 1, 8)
+    x = input_("x", (sym.expr(rows), 3), f32)
+    graph = Graph("plain", (x,), (("double", x * 2.0), ("positive", x > 0.0)), (rows,))
     folder = tmp_path_factory.mktemp("plain")
     compiled_graph(graph, targets.detect()).export(folder / "m")
     with served(inference.application({"plain": folder / "m"}, 1, Limits(body=10_000))) as found:
@@ -444,7 +445,7 @@ def test_a_request_of_json_is_answered_so(plain: Served) -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    ({}, 'input "x"'),
+    ({}, "takes x; missing: x"),
     (tensor(name="y"), "y"),
     (tensor(datatype="FP31"), "expected a datatype of BOOL"),
     (tensor(datatype="FP64"), "float64"),

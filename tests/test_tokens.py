@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from luminal.core.errors import InputError, ModelError
 from luminal.llm import tokens

@@ -19,7 +19,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.compare import less, less_equal
 from luminal.core.ir import Node, State, iota, select
-from luminal.core.movement import along, permute, reshape, unsqueeze
+from luminal.core.movement import along, reshape, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import f32
 from luminal.frontends.llm.config import Attention, Config

@@ -137,9 +137,7 @@ class Decoder:
         shape = (self.config.vocabulary,)
         return ir.view(self.logits.input, shape, [first(self.room), *ir.axes(shape)])
 
-    def _graph(
-        self, given: Sequence[Node], outputs: Sequence[tuple[str, Node]], left: Mapping[State, Node]
-    ) -> Graph:
+    def _graph(self, given: Sequence[Node], outputs: Sequence[tuple[str, Node]], left: Mapping[State, Node]) -> Graph:
         """An entry with the inputs ``given``, and those by whose shapes sizes are said."""
         rows = sorted({cached.rows for cached in self.caches}) if len(left) > 1 else []
         said = [("slot", first(self.room)), *((f"span_{count}", blocks(count)) for count in rows)]

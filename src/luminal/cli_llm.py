@@ -27,7 +27,9 @@ err = Console(stderr=True)
 Model = Annotated[
     Path, typer.Argument(help="a language model: an exported folder, or a checkpoint, which is compiled first")
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="tokens of the answer; default: as the context has room for")]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="tokens of the answer; default: as the context has room for")
+]
 Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says")]
 TopK = Annotated[int, typer.Option(help="draw from so many likeliest tokens; 0: from all")]
 TopP = Annotated[float, typer.Option(help="draw from the fewest tokens of this probability in all")]
@@ -71,7 +73,9 @@ def generate(
     stop: Stop = None,
     system: System = None,
     raw: Annotated[bool, typer.Option("--raw", help="the prompt as it is, without the model's chat template")] = False,
-    json_schema: Annotated[Path | None, typer.Option(help="a file with a JSON schema that the answer has to fit")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="a file with a JSON schema that the answer has to fit")
+    ] = None,
     context: Context = None,
     weights: Weights = None,
     target: Target = "host",
@@ -175,10 +179,14 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="the address to listen at; 0.0.0.0: all of this machine's")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="the port; 0: any that is free")] = 8000,
-    name: Annotated[str | None, typer.Option(help="what clients call the model; default: the name of its folder")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="what clients call the model; default: the name of its folder")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="of a checkpoint: answers that are made at once")] = None,
     max_waiting: Annotated[int, typer.Option(min=0, help="requests that may wait for a slot")] = 64,
-    max_prompt: Annotated[int | None, typer.Option(min=1, help="tokens of a prompt; default: what there is room for")] = None,
+    max_prompt: Annotated[
+        int | None, typer.Option(min=1, help="tokens of a prompt; default: what there is room for")
+    ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8 << 20,
     max_seconds: Annotated[float, typer.Option(min=0.001, help="time of a request")] = 600.0,
     context: Context = None,

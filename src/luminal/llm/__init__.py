@@ -1,9 +1,9 @@
 """Language models: from a checkpoint to tokens, in one library.
 
-    lm = luminal.llm.compile(model, context=4096)
-    lm.generate("Once upon a time", temperature=0.8)  # with a tokenizer among its files
-    lm.prefill(0, tokens)
-    lm.decode({0: int(lm.logits(0).argmax())})
+lm = luminal.llm.compile(model, context=4096)
+lm.generate("Once upon a time", temperature=0.8)  # with a tokenizer among its files
+lm.prefill(0, tokens)
+lm.decode({0: int(lm.logits(0).argmax())})
 """
 
 from luminal.llm.compiler import compile

@@ -310,7 +310,9 @@ class Generator:
             raise InputError(f"expected either sampling or its settings, found both: {', '.join(settings)}")
         unknown = sorted(set(settings) - set(Sampling.__dataclass_fields__))
         if unknown:
-            raise InputError(f"there is no setting {unknown[0]!r}; there are {', '.join(Sampling.__dataclass_fields__)}")
+            raise InputError(
+                f"there is no setting {unknown[0]!r}; there are {', '.join(Sampling.__dataclass_fields__)}"
+            )
         options = Options(
             max_tokens, sampling or Sampling(**settings), (stop,) if isinstance(stop, str) else tuple(stop), logprobs,
             Constraint.of(json_schema, regex, grammar), special,

@@ -12,8 +12,6 @@ from luminal.progress import Progress
 from luminal.runtime import loader
 
 
-
-
 def is_plain(path: Path) -> bool:
     """Whether it is an exported folder of a model that is no language model."""
     return (path / loader.MANIFEST).is_file() and not (path / model.DESCRIPTION).is_file()

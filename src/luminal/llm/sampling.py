@@ -104,8 +104,7 @@ class Slots:
 
     def __init__(self, slots: int, vocabulary: int) -> None:
         self.arrays = {
-            name: np.zeros((slots, vocabulary) if name in ROWS else slots, dtype.numpy)
-            for name, dtype in TYPES.items()
+            name: np.zeros((slots, vocabulary) if name in ROWS else slots, dtype.numpy) for name, dtype in TYPES.items()
         }
         self._dirty: dict[str, set[int]] = {name: set() for name in ROWS}
         for slot in range(slots):

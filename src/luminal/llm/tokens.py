@@ -133,7 +133,7 @@ def gguf(metadata: Mapping[str, Any]) -> Tokenizer:
 def _reading(where: Any, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # noqa: BLE001  (tokenizers raises no other class)
+    except Exception as error:
         raise ModelError(f"{where}: the tokenizer cannot be read: {error}") from error
 
 

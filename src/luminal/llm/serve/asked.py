@@ -139,7 +139,9 @@ def messages(fields: Fields) -> list[dict[str, Any]]:
             raise fields.wrong("messages", "a role in each message", message)
         content = message.get("content")
         if isinstance(content, list):
-            if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in content):
+            if not all(
+                isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in content
+            ):
                 raise fields.wrong("messages", "contents that are text: the model reads nothing else", content)
             content = "".join(part["text"] for part in content)
         if not isinstance(content, str | None):
@@ -182,4 +184,3 @@ def checked(prompt: Sequence[int], limits: Limits, context: int) -> None:
             400, f"the prompt has {len(prompt)} tokens: expected at most {most}", param="messages",
             code="context_length_exceeded",
         )  # fmt: skip
-

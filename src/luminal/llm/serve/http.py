@@ -124,9 +124,7 @@ class Events(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, events: AsyncIterator[Mapping[str, Any]], seconds: float, closed: Callable[[], None]
-    ) -> None:
+    def __init__(self, events: AsyncIterator[Mapping[str, Any]], seconds: float, closed: Callable[[], None]) -> None:
         super().__init__()
         self._events, self._seconds, self._closed = events, seconds, closed
         self._begun = False

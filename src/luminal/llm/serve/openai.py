@@ -243,4 +243,3 @@ def _usage(job: Job, tickets: Sequence[Ticket]) -> dict[str, Any]:
         "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
         "prompt_tokens_details": {"cached_tokens": min(reused, prompt)},
     }  # fmt: skip
-

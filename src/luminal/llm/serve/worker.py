@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from luminal.core.errors import InputError, LuminalError
 from luminal.llm.generate import Answer, Options, Piece, Scheduler
 from luminal.llm.serve.metrics import Metrics
+
+_LOG = logging.getLogger("luminal.serve")
 
 
 class BusyError(LuminalError):
@@ -56,7 +59,7 @@ class Worker:
         self._cancelled: list[Ticket] = []
         self._running: dict[int, Ticket] = {}  # by the identity of the answer
         self._stopping = False
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="luminal-engine", daemon=True)
 
     def start(self) -> None:
@@ -107,7 +110,8 @@ class Worker:
         try:
             while self._admit():
                 self._step()
-        except BaseException as error:  # the engine cannot be used any more: nobody may wait for it
+        except Exception as error:  # noqa: BLE001  (the engine cannot be used any more: nobody may wait for it)
+            _LOG.exception("the model's thread ends")
             with self._changed:
                 self._failure = error
                 tickets = [*self._running.values(), *self._waiting]
@@ -115,7 +119,6 @@ class Worker:
                 self._waiting.clear()
             for ticket in tickets:
                 ticket.deliver(StoppedError(self.problem))
-            raise
 
     def _admit(self) -> bool:
         """Waits until there is something to do; false at the end."""
@@ -148,11 +151,12 @@ class Worker:
         try:
             found = self.scheduler.step()
         except Exception as error:  # noqa: BLE001  (whatever the engine raises belongs to those who wait for it)
-            tickets = list(self._running.values())
-            self._running.clear()
+            _LOG.exception("a step of the model failed")
             self.scheduler.clear()
-            for ticket in tickets:
+            for ticket in self._running.values():
                 ticket.deliver(error)
+            self._running.clear()
+            self._measure()
             return
         for answer, piece in found:
             ticket = self._running[id(answer)]
@@ -163,3 +167,4 @@ class Worker:
                 if len(answer.made) == 1:
                     self._metrics.first_token.observe(time.perf_counter() - ticket.made)
             ticket.deliver(piece)
+        self._measure()
