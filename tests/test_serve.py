@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 import threading
@@ -15,13 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-for package in ("starlette", "uvicorn", "prometheus_client", "openai", "httpx"):
-    pytest.importorskip(package, reason=f"no {package} is installed: pip install 'luminal[serve,test]'")
-
-import httpx
-import openai
-import uvicorn
-
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.ir import Graph, input_
@@ -29,12 +23,18 @@ from luminal.core.types import f32
 from luminal.llm import tokens
 from luminal.llm.generate import Generator, Options
 from luminal.llm.sampling import Sampling
-from luminal.llm.serve import inference
-from luminal.llm.serve.app import language_model
-from luminal.llm.serve.http import Limits
 from luminal.llm.tokens import Tokenizer
 from tests.compiled_support import compiled_graph
 from tests.language_support import Array, Bigrams, table, write_folder
+
+MISSING = "not installed: pip install 'luminal[serve,test]'"
+httpx, openai, uvicorn, _, _ = (
+    pytest.importorskip(package, reason=f"{package} is {MISSING}")
+    for package in ("httpx", "openai", "uvicorn", "starlette", "prometheus_client")
+)
+inference = importlib.import_module("luminal.llm.serve.inference")
+language_model = importlib.import_module("luminal.llm.serve.app").language_model
+Limits = importlib.import_module("luminal.llm.serve.http").Limits
 
 TABLE = table() / 3
 USER = [{"role": "user", "content": "Hello"}]
@@ -57,7 +57,7 @@ class Slow(Bigrams):
 class Served:
     """A server that listens."""
 
-    def __init__(self, server: uvicorn.Server, thread: threading.Thread) -> None:
+    def __init__(self, server: Any, thread: threading.Thread) -> None:
         self.server, self.thread = server, thread
         self.port: int = server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -180,7 +180,7 @@ def test_an_answer_fits_a_schema(service: Served) -> None:
               "required": ["n"], "additionalProperties": False}  # fmt: skip
     form = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema}}
     found = service.client.chat.completions.create(
-        model="bigrams", messages=USER, response_format=form, max_tokens=100, seed=1  # type: ignore[call-overload]
+        model="bigrams", messages=USER, response_format=form, max_tokens=100, seed=1
     )  # fmt: skip
     assert 0 <= json.loads(found.choices[0].message.content or "")["n"] <= 99
 
@@ -227,7 +227,7 @@ def test_requests_that_make_no_sense_are_refused(service: Served, stream: bool) 
         asked = {"model": "bigrams", "messages": USER, "max_tokens": 4, "stream": stream, **changes}
         answer = httpx.post(f"{service.url}/v1/chat/completions", json=asked)
         assert answer.status_code == status and message in answer.json()["error"]["message"], (changes, answer.text)
-    assert service.client.chat.completions.create(model="bigrams", messages=USER, max_tokens=1).choices  # type: ignore[arg-type]
+    assert service.client.chat.completions.create(model="bigrams", messages=USER, max_tokens=1).choices
 
 
 # ---- many clients ----------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_triton_s_client_gets_what_a_model_computes(plain: Served, binary: bool)
     client.close()
 
 
-def infer(plain: Served, body: Any, **headers: str) -> httpx.Response:
+def infer(plain: Served, body: Any, **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return httpx.post(f"{plain.url}/v2/models/plain/infer", content=content, headers=headers)
 

@@ -70,7 +70,8 @@ TEMPLATES = {
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.content|length %}"
     "{% endfor %}{{ ns.n }} {{ messages | tojson(indent=2) }} {{ messages[0] | tojson }}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-    "blocks": "{%- for m in messages -%}\n    {%- if m.role == 'user' %}\n  [{{ m.content }}]\n{% endif %}\n{% endfor %}",
+    "blocks": "{%- for m in messages -%}\n    {%- if m.role == 'user' %}\n  [{{ m.content }}]\n{% endif %}\n"
+    "{% endfor %}",
     "macros": "{% macro show(m) %}<{{ m.content }}>{% endmacro %}{{ show(messages[-1]) }}{{ eos_token }}",
 }
 

@@ -58,11 +58,7 @@ class _Search:
         self.origins = origins
         self.known = known
         self.readers = read_by(roots)
-        # What is computed of constants alone is not folded: narrow weights, which kernels decode as they read them.
-        self.decoded: set[Node] = set()
-        for node in traverse.topological(roots):
-            if node.inputs and all(x.op is ops.CONSTANT or x in self.decoded for x in node.inputs):
-                self.decoded.add(node)
+        self.decoded = _decoded(roots)
         self.uses: dict[Node, int] = {}  # how many nodes read each, past views and gathers
         downwards = traverse.topological(roots)[::-1]
         for node in downwards:
@@ -170,6 +166,20 @@ class _Search:
         if node not in self.became:
             self.became[node] = traverse.rebuild(node, [self.moved(x) for x in node.inputs])
         return self.became[node]
+
+
+def _decoded(roots: Sequence[Node]) -> set[Node]:
+    """What is computed of constants and is not folded, from positions too, as by taking bytes apart: narrow weights,
+    which kernels decode as they read them. A function of positions and numbers alone is none."""
+    found: set[Node] = set()
+    positions: set[Node] = set()
+    for node in traverse.topological(roots):
+        if node.op is ops.IOTA and isinstance(node.size, int):
+            positions.add(node)
+        elif node.inputs and all(x.op is ops.CONSTANT or x in found or x in positions for x in node.inputs):
+            stored = any(x in found or (x.op is ops.CONSTANT and x.size != 1) for x in node.inputs)
+            (found if stored or not positions.intersection(node.inputs) else positions).add(node)
+    return found
 
 
 def _between(root: Node, region: Region) -> list[Node]:

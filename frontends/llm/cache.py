@@ -21,7 +21,7 @@ from luminal.core.decompose.compare import less, less_equal
 from luminal.core.ir import Node, State, iota, select
 from luminal.core.movement import along, reshape, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.core.types import f32
+from luminal.core.types import f32, i64
 from luminal.frontends.llm.config import Attention, Config
 
 BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
@@ -147,7 +147,7 @@ class Cache:
         if self._is_ring:  # the last round of the ring holds rows up to the newest, the round before it the others
             newest = unsqueeze(last(call.at, 1), [1, 2, 3])
             place = ir.binary(ops.MOD, newest, self.rows)
-            held = held + (newest - place) + select(less(place, held), -self.rows, 0)
+            held = held + (newest - place) - ir.cast(less(place, held), i64) * self.rows
         seen = less_equal(held, at)
         if window is not None and window < self.room.context:
             seen = seen & less(at - window, held)

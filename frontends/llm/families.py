@@ -46,12 +46,13 @@ _PACKED: Names = {
        for role in ("query", "key", "value")},
     **{f"layers.#.{role}": (Packed("layers.#.mlp.gate_up_proj", ("gate", "up")),) for role in ("gate", "up")},
 }  # fmt: skip
-# On disk each expert has tensors of its own; modules hold those of all experts together.
+# In safetensors each expert has tensors of its own; modules and GGUF hold those of all experts together.
 _EXPERTS: Names = {
     "layers.#.router": ("layers.#.mlp.gate", "layers.#.block_sparse_moe.gate"),
     **{f"layers.#.experts.{role}": (
            Packed("layers.#.mlp.experts.gate_up_proj", ("experts.gate", "experts.up")),
-           f"layers.#.mlp.experts.*.{role}_proj", f"layers.#.block_sparse_moe.experts.*.{disk}")
+           f"layers.#.mlp.experts.{role}_proj", f"layers.#.mlp.experts.*.{role}_proj",
+           f"layers.#.block_sparse_moe.experts.*.{disk}")
        for role, disk in (("gate", "w1"), ("up", "w3"))},
     "layers.#.experts.down": (
         "layers.#.mlp.experts.down_proj", "layers.#.mlp.experts.*.down_proj", "layers.#.block_sparse_moe.experts.*.w2"

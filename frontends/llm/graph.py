@@ -9,8 +9,8 @@
 ``write``    the same into a slot
 ==========  ==================================================================================================
 
-The caller knows the length of each sequence. It says by the shapes of inputs of which nothing else is read which slot is
-the first of a call (``slot``, as long as its number) and how many blocks of the cache are to be read (``span_ROWS``).
+The caller knows the length of each sequence. It says by the shapes of inputs, of which nothing else is read, which slot
+is the first of a call (``slot``, as long as its number) and how many blocks of the cache are read (``span_ROWS``).
 """
 
 from __future__ import annotations
@@ -224,8 +224,7 @@ class Decoder:
         return self._linear(f"{name}down", inner)
 
     def _linear(self, role: str, x: Node) -> Node:
-        bias = f"{role}.bias"
-        return linear(x, self.tensors[f"{role}.weight"], self.tensors[bias] if bias in self.tensors else None)
+        return linear(x, self.tensors[f"{role}.weight"], self.tensors.get(f"{role}.bias"))
 
     def _norm(self, role: str, x: Node, norm: Norm) -> Node:
         """A norm over the last axis."""

@@ -82,8 +82,8 @@ def _dynamic(plain: Frequencies, request: Request) -> tuple[Frequencies, float]:
     of all before it, which the cache holds as they were."""
     if request.context > request.made_for:
         raise UnsupportedError(
-            f"rotary positions of kind 'dynamic': expected a context of at most {request.made_for}, for which the model "
-            f"was made, found {request.context}: beyond it each token would change the keys of all others"
+            f"rotary positions of kind 'dynamic': expected a context of at most {request.made_for}, for which the "
+            f"model was made, found {request.context}: beyond it each token would change the keys of all others"
         )
     return plain, 1.0
 
@@ -113,7 +113,9 @@ def _yarn(plain: Frequencies, request: Request) -> tuple[Frequencies, float]:
     scale = given.get("attention_factor")
     if scale is None:
         one, all_ = given.get("mscale"), given.get("mscale_all_dim")
-        scale = _growth(request.factor, one) / _growth(request.factor, all_) if one and all_ else _growth(request.factor)
+        scale = (
+            _growth(request.factor, one) / _growth(request.factor, all_) if one and all_ else _growth(request.factor)
+        )
     return plain / request.factor * slowed + plain * (1 - slowed), float(scale)
 
 

@@ -87,8 +87,8 @@ def inputs(slots: Int, vocabulary: int) -> Settings:
 
 
 def sample(logits: Node, settings: Settings) -> Node:
-    """The next token of each slot, int64 ``[slots]``, for ``logits`` ``[slots, vocabulary]`` of any float type; -1 where
-    none may come. Raises ShapeError for a vocabulary of more than 2**20 tokens."""
+    """The next token of each slot, int64 ``[slots]``, for ``logits [slots, vocabulary]`` of any float type; -1 where none
+    may come. Raises ShapeError for a vocabulary of more than 2**20 tokens."""
     if not sym.always(_MOST - logits.shape[-1]):
         raise ShapeError(f"sample: expected at most 2**20 tokens, found logits of shape {list(logits.shape)}")
     x = _biased(cast(logits, f32), settings)

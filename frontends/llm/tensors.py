@@ -72,9 +72,6 @@ class Tensors:
         self._sources = sources
         self._made: dict[Source, Node] = {}
 
-    def __contains__(self, role: str) -> bool:
-        return role in self._sources
-
     def __getitem__(self, role: str) -> Node:
         source = self._sources[role]
         if source not in self._made:
@@ -82,6 +79,10 @@ class Tensors:
         node = self._made[source]
         self.names.setdefault(node, source.names[0])
         return node
+
+    def get(self, role: str) -> Node | None:
+        """The tensor of a role that a decoder can be without, if it is there."""
+        return self[role] if role in self._sources else None
 
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
@@ -159,7 +160,9 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Te
         if name.startswith(prefix) and not _DERIVED.search(name) and not (tied and name.endswith("lm_head.weight"))
     )  # fmt: skip
     if others:
-        raise ModelError(f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all")
+        raise ModelError(
+            f"the checkpoint has tensors that nothing reads: {', '.join(others[:4])}; {len(others)} in all"
+        )
     return Tensors(checkpoint, sources)
 
 
@@ -182,9 +185,7 @@ def _general(role: str) -> tuple[str, int]:
     return (role, 0) if found is None else (f"layers.#.{role[found.end() :]}", int(found[1]))
 
 
-def _source(
-    role: str, wanted: Shapes, known: set[str], prefix: str, names: Names, config: Config
-) -> Source | None:
+def _source(role: str, wanted: Shapes, known: set[str], prefix: str, names: Names, config: Config) -> Source | None:
     """Where the tensor of a role lies; None where the checkpoint does not have it."""
     general, layer = _general(role)
     general, _, kind = general.rpartition(".")

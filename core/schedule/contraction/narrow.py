@@ -6,7 +6,8 @@ takes those of ``w``, and one ``zero`` and ``scale`` for each group. Which parts
 B is read, is decided by bytes alone. Rounding stays as the graph has it.
 
 Integers are stored in the narrowest type that holds their values. Those of fewer than 8 bits share bytes along K, the
-first in the lowest bits; a shift and a cast unpack them.
+first in the lowest bits; a shift and a cast unpack them. Zeros and ones take a bit each. Numbers of other widths stay
+narrow where the graph puts them together from digits, as 6 bits from 4 and 2.
 """
 
 from __future__ import annotations
@@ -110,10 +111,9 @@ class _Splitter:
         every = self._every(index)
         rows = self.depth // every
         dtype = narrowest(node)
-        per = 8 // dtype.bits if dtype.bits < 8 else 1
-        if rows % per or (per > 1 and not dtype.is_integer):
-            per = 1
-        return self.width * rows * max(8, dtype.bits) // per, Leaf(node, dtype, index, every, per)
+        per = next(count for count in _counts(node, dtype) if rows % count == 0)
+        bits = 8 // per if per > 1 else max(8, dtype.bits)
+        return self.width * rows * bits, Leaf(node, types.u8 if bits == 1 else dtype, index, every, per)
 
     def _every(self, index: tuple[Int, ...]) -> int:
         """The largest divisor of K such that ``index`` is the same for each group of so many positions along K."""
@@ -154,17 +154,26 @@ def _ends(node: Node) -> tuple[int, int]:
     return _known_ends[node]
 
 
+def _counts(node: Node, dtype: DType) -> tuple[int, ...]:
+    """How many values of ``node``, kept as ``dtype``, may share a byte, the most first."""
+    if not dtype.is_integer or dtype.bits >= 8:
+        return (1,)
+    single = dtype == types.u2 and _ends(node)[1] <= 1
+    return (*((8,) if single else ()), 8 // dtype.bits, 1)
+
+
 def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
     """The constant that stores a leaf. ``panels(source, every, first)`` gives ``source`` in panels, taking position
     ``first`` of every ``every`` positions along K."""
     if leaf.per == 1:
         narrow = leaf.source if leaf.source.dtype == leaf.dtype else ir.cast(leaf.source, leaf.dtype)
         return interp.folded(ir.unary(ops.CONTIGUOUS, panels(narrow, leaf.every, 0)))
-    digits = ir.binary(ops.AND, ir.cast(leaf.source, types.u8), _byte((1 << leaf.dtype.bits) - 1))
+    bits = 8 // leaf.per
+    digits = ir.binary(ops.AND, ir.cast(leaf.source, types.u8), _byte((1 << bits) - 1))
     whole: Node | None = None
     for number in range(leaf.per):
         digit = panels(digits, leaf.every * leaf.per, leaf.every * number)
-        whole = digit if whole is None else ir.binary(ops.OR, whole, digit * (1 << number * leaf.dtype.bits))
+        whole = digit if whole is None else ir.binary(ops.OR, whole, digit * (1 << number * bits))
     assert whole is not None
     return interp.folded(whole)
 
@@ -174,9 +183,11 @@ def unpacked(leaf: Leaf, panel: Node, depth: Int) -> Node:
     position along K."""
     if leaf.per == 1:
         return panel
-    place = sym.mod(sym.floordiv(depth, leaf.every), leaf.per) * leaf.dtype.bits
+    bits = 8 // leaf.per
+    place = sym.mod(sym.floordiv(depth, leaf.every), leaf.per) * bits
     amount = ir.cast(ir.view(ir.iota(8), panel.shape, [place]), types.u8)
-    return ir.cast(ir.binary(ops.SHR, panel, amount), leaf.dtype)
+    found = ir.binary(ops.SHR, panel, amount)
+    return ir.cast(found, leaf.dtype) if leaf.dtype.bits == bits else found & 1
 
 
 def _byte(value: int) -> Node:

@@ -36,8 +36,8 @@ def plain_models(folders: Sequence[Path], name: str | None, threads: int, limits
 
 
 def run(application: Any, host: str, port: int, listening: Callable[[str], None]) -> None:
-    """Serves until the process is told to end, SIGTERM or an interrupt; then takes no more requests, and ends when those
-    that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
+    """Serves until the process is told to end, by SIGTERM or an interrupt; then takes no more requests, and ends when
+    those that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
     package = require("uvicorn", "serve", "a server")
     config = package.Config(
         application, host=host, port=port, log_level="warning", access_log=False, h11_max_incomplete_event_size=_HEADERS,

@@ -119,8 +119,8 @@ async def _gone(receive: Receive) -> None:
 
 class Events(Response):
     """Server-sent events, each an object of JSON, then ``[DONE]``. The first event is waited for before the head is
-    sent, so that an error before it has a status of its own; a later one is an event. The ``events`` are closed when the
-    client goes away, or takes more than ``seconds`` in all."""
+    sent, so that an error before it has a status of its own; a later one is an event. ``closed`` is called in the end,
+    which is there too when the client goes away, or takes more than ``seconds`` in all."""
 
     media_type = "text/event-stream"
 

@@ -46,7 +46,7 @@ def read(given: Mapping[str, Any], binary: memoryview) -> tuple[Array, int]:
     if type(size) is not int or not 0 <= size <= len(binary) or "data" in given:
         raise _wrong(name, f"data, or a binary_data_size of at most {len(binary)} bytes", size)
     part = binary[:size]
-    if dtype == object:
+    if dtype.hasobject:
         return _texts(name, part, count).reshape(shape), size
     if size != count * dtype.itemsize:
         raise _wrong(name, f"{count * dtype.itemsize} bytes for {given['datatype']}{shape}", size)
@@ -67,7 +67,7 @@ def _listed(name: str, data: Any, dtype: np.dtype[Any], count: int) -> Array:
             break
     if not isinstance(data, list) or len(flat) != count:
         raise _wrong(name, f"a list of {count} elements as data", "more or fewer")
-    if dtype == object:
+    if dtype.hasobject:
         fits = all(isinstance(value, str) for value in flat)
     elif dtype == np.bool_:
         fits = all(isinstance(value, bool) or value in (0, 1) for value in flat)

@@ -1,0 +1,136 @@
+"""Small language models of every family with random weights, and what transformers computes of them in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+
+VOCABULARY, WIDTH, CONTEXT, WINDOW = 384, 64, 320, 48
+Logits = NDArray[np.float64]
+
+_SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.25, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+_MIXTURE: Mapping[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+
+
+def _scaled(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **parameters}}
+
+
+# By name, the class of the config and what it is given besides the sizes.
+CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "mistral": ("MistralConfig", {"sliding_window": WINDOW, "head_dim": 16}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": WINDOW,
+                              "max_window_layers": 1}),
+    "gemma": ("GemmaConfig", {"head_dim": 32, "num_key_value_heads": 1}),
+    "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": WINDOW, "sliding_window_pattern": 2,
+                                   "query_pre_attn_scalar": 4}),
+    "phi3": ("Phi3Config", {"partial_rotary_factor": 0.5}),
+    "gpt2": ("GPT2Config", {"n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_moe": ("Qwen2MoeConfig", {**_MIXTURE, "num_experts": 4, "shared_expert_intermediate_size": 32}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**_MIXTURE, "num_experts": 4, "norm_topk_prob": True, "head_dim": 16}),
+    "linear": ("LlamaConfig", _scaled("linear", factor=4.0)),
+    "llama3": ("LlamaConfig", _scaled("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                      original_max_position_embeddings=64)),
+    "yarn": ("LlamaConfig", _scaled("yarn", factor=4.0, original_max_position_embeddings=80)),
+    "longrope": ("Phi3Config", {**_scaled("longrope", short_factor=[1.0] * 8, long_factor=[1.0, 1.5, 2, 3, 4, 5, 6, 8]),
+                                "original_max_position_embeddings": 64}),
+}  # fmt: skip
+
+
+class InFloat64(TorchFunctionMode):
+    """Whatever a model asks for in float32 is in float64: norms, angles and softmax of transformers ask for it whatever
+    the type of the model."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        def wide(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
+
+
+class Models(NamedTuple):
+    """One model in float32 and the same in float64."""
+
+    single: Any
+    double: Any
+
+
+@cache
+def models(name: str) -> Models:
+    kind, given = CONFIGS[name]
+    config = getattr(transformers, kind)(**{**_SIZES, **given})
+    torch.manual_seed(sum(map(ord, name)))
+    eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    single = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()
+    with torch.no_grad():
+        for key, value in single.named_parameters():
+            if value.ndim == 1:  # norms and biases are ones and zeros at first
+                value.add_(torch.randn_like(value) * 0.2)
+            if name in ("gemma2", "gemma3") and "post_" in key:  # else the embedding outweighs all that layers add,
+                value.add_(4.0)  # and each token is followed by itself
+    with InFloat64():
+        double = transformers.AutoModelForCausalLM.from_config(config, **eager).double().eval()
+    double.load_state_dict(single.state_dict())
+    return Models(single, double)
+
+
+def logits(model: Any, tokens: NDArray[np.int64]) -> Logits:
+    """What ``model`` says after each of ``tokens``."""
+    single = next(model.parameters()).dtype == torch.float32
+    given = torch.from_numpy(tokens)[None]
+    with torch.no_grad():
+        if single:
+            found = model(given, use_cache=False).logits
+        else:
+            with InFloat64():
+                found = model(given, use_cache=False).logits
+        result: Logits = found[0].double().numpy()
+    return result
+
+
+def head_bound(model: Any, found: Logits) -> float:
+    """The rounding of the last product alone, of so many terms (Higham, "Accuracy and Stability", 3.1):
+    ``n u / (1 - n u)`` times the sum of magnitudes, of which the largest of all logits is no less than a logit."""
+    terms = model.config.hidden_size * 2.0**-24
+    return float(terms / (1 - terms) * np.abs(found).max())
+
+
+class Reference(NamedTuple):
+    """What float64 says of a sequence, and how far off a float32 computation may be: twice as far as transformers'
+    own, or the rounding of the last product."""
+
+    tokens: NDArray[np.int64]
+    logits: Logits
+    error: float
+
+    def check(self, position: int, found: NDArray[np.float32]) -> None:
+        wanted = self.logits[position]
+        assert np.abs(found - wanted).max() <= self.error, (position, np.abs(found - wanted).max(), self.error)
+        second, first = np.sort(wanted)[-2:]
+        if first - second > 2 * self.error:
+            assert found.argmax() == wanted.argmax(), position
+
+
+def reference(name: str, tokens: NDArray[np.int64]) -> Reference:
+    single, double = models(name)
+    wanted = logits(double, tokens)
+    own = float(np.abs(logits(single, tokens) - wanted).max())
+    return Reference(tokens, wanted, max(2 * own, head_bound(single, wanted)))
