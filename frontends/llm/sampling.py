@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from luminal.core import ops
-from luminal.core import symbolic as sym
 from luminal.core.decompose import random
 from luminal.core.decompose.compare import equal, isnan, less, less_equal, logical_not, maximum, minimum
 from luminal.core.decompose.cumulative import cumsum
@@ -87,9 +86,10 @@ def inputs(slots: Int, vocabulary: int) -> Settings:
 
 
 def sample(logits: Node, settings: Settings) -> Node:
-    """The next token of each slot, int64 ``[slots]``, for ``logits [slots, vocabulary]`` of any float type; -1 where none
-    may come. Raises ShapeError for a vocabulary of more than 2**20 tokens."""
-    if not sym.always(_MOST - logits.shape[-1]):
+    """The next token of each slot, int64 ``[slots]``, for ``logits [slots, vocabulary]`` of any float type; -1 where
+    none may come. Raises ShapeError for a vocabulary that has no number, or one of more than 2**20 tokens."""
+    vocabulary = logits.shape[-1]
+    if not isinstance(vocabulary, int) or vocabulary > _MOST:
         raise ShapeError(f"sample: expected at most 2**20 tokens, found logits of shape {list(logits.shape)}")
     x = _biased(cast(logits, f32), settings)
     largest = max_(x, 1, keepdims=True)
@@ -220,6 +220,7 @@ def _draw(total: Node, settings: Settings) -> Node:
 def _found(weights: Node, place: Node) -> Node:
     """The first token of each slot at which the running sum of ``weights`` is above ``place``."""
     slots, vocabulary = weights.shape
+    assert isinstance(vocabulary, int)
     blocks = -(-vocabulary // _BLOCK)
     padded = reshape(pad(weights, [0, 0], [0, blocks * _BLOCK - vocabulary]), [slots, blocks, _BLOCK])
     heights = cumsum(sum_(padded, 2), 1)

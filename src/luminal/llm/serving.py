@@ -18,6 +18,8 @@ for _package in ("starlette", "uvicorn", "prometheus_client"):
 from luminal.llm.serve import app, inference  # noqa: E402  (they need what was asked for)
 from luminal.llm.serve.http import Limits  # noqa: E402
 
+__all__ = ["Limits", "application", "plain_models", "run"]
+
 _HEADERS = 64 << 10  # bytes of a request's head
 _IDLE = 10  # seconds that a connection without a request stays
 

@@ -40,7 +40,7 @@ class Fields:
         value = self.any(name, default)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > 2**64):
             raise self.wrong(name, "an integer", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.any(name, default)
@@ -52,7 +52,7 @@ class Fields:
         value = self.any(name)
         if value is not None and not isinstance(value, str):
             raise self.wrong(name, "a text", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         value = self.any(name, ())
