@@ -43,9 +43,11 @@ def folder(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def greedy(reference: Any, prompt: list[int], count: int) -> list[int]:
+    given = torch.tensor([prompt])
     made = reference.generate(
-        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=[1, 4], pad_token_id=0
-    )
+        given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, eos_token_id=[1, 4],
+        pad_token_id=0,
+    )  # fmt: skip
     return list(made[0, len(prompt) :].tolist())
 
 

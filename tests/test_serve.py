@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import luminal
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.ir import Graph, input_
@@ -472,6 +474,48 @@ def test_tensors_that_do_not_fit_are_refused(plain: Served) -> None:
         assert answer.status_code in (400, 413) and message in answer.json()["error"], (body, answer.text)
     assert infer(plain, tensor(), **{"inference-header-content-length": "9999"}).status_code == 400
     assert infer(plain, tensor()).status_code == 200
+
+
+class Encoder(torch.nn.Module):
+    """An embedding and a layer for each token; what is masked is far off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.layer = torch.nn.Embedding(600, 16), torch.nn.Linear(16, 12)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.table(input_ids)) + (1 - attention_mask[..., None]) * 1e3
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_embeddings_are_those_of_the_model(tmp_path: Path, tokenizer: Tokenizer, first: bool) -> None:
+    encoder, ids = Encoder().eval(), torch.ones(2, 5, dtype=torch.int64)
+    dims = {"rows": (1, 4), "length": (4, 20), "input_ids": ("rows", "length"), "attention_mask": ("rows", "length")}
+    module = luminal.compile(encoder, (ids, ids), dims=dims, name="encoder")
+    folder = write_folder(module.export(tmp_path / "encoder", python_module=False))
+    if first:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    texts = ["Hello", "Compile from PyTorch, please"]
+    with served(inference.application({"encoder": folder}, 1)) as service:
+        found = service.client.embeddings.create(model="encoder", input=texts)  # asks for base64
+        plain = service.client.embeddings.create(
+            model="encoder", input=tokenizer.encode("Hello"), encoding_format="float"
+        )
+        for text, row in zip(texts, found.data, strict=True):
+            given = torch.tensor([tokenizer.encode(text)])
+            with torch.no_grad():
+                rows = encoder(given, torch.ones_like(given))[0].double()
+            expected = torch.nn.functional.normalize(rows[0] if first else rows.mean(0), dim=0)
+            np.testing.assert_allclose(row.embedding, expected.numpy(), atol=1e-6)
+        np.testing.assert_allclose(plain.data[0].embedding, found.data[0].embedding, atol=1e-7)
+        assert found.usage.prompt_tokens == sum(len(tokenizer.encode(text)) for text in texts)
+        for changes, status in (({"model": "x"}, 404), ({"input": []}, 400), ({"input": [600]}, 400),
+                                ({"input": "a b c d e f " * 9}, 400), ({"encoding_format": "x"}, 400)):  # fmt: skip
+            body = {"model": "encoder", "input": "a", **changes}
+            assert httpx.post(f"{service.url}/v1/embeddings", json=body).status_code == status, changes
+        assert service.client.models.list().data[0].id == "encoder"
 
 
 def test_texts_come_after_their_lengths() -> None:

@@ -150,9 +150,9 @@ def messages(fields: Fields) -> list[dict[str, Any]]:
     return found
 
 
-def prompts(fields: Fields) -> list[str | list[int]]:
-    """The prompts of a completion, each a text or tokens."""
-    given = fields.any("prompt", "")
+def prompts(fields: Fields, name: str = "prompt") -> list[str | list[int]]:
+    """The prompts of a completion, or what is embedded: each a text or tokens."""
+    given = fields.any(name, "")
     if isinstance(given, str):
         return [given]
     if isinstance(given, list) and given:
@@ -160,7 +160,7 @@ def prompts(fields: Fields) -> list[str | list[int]]:
             return [given]
         if all(isinstance(prompt, str) for prompt in given) or all(_tokens(prompt) for prompt in given):
             return list(given)
-    raise fields.wrong("prompt", "a text, a list of texts, tokens, or a list of lists of tokens", given)
+    raise fields.wrong(name, "a text, a list of texts, tokens, or a list of lists of tokens", given)
 
 
 def _tokens(given: Any) -> bool:

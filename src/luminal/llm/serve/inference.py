@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from luminal.llm.serve import app, tensors
+from luminal.llm.serve.embeddings import Embedder, Embeddings, embeds
 from luminal.llm.serve.http import Limits, RefusedError, body, parsed, refused
 from luminal.llm.serve.metrics import Metrics
 from luminal.module import Module, load
@@ -149,12 +150,16 @@ def _run(model: Module, given: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def application(folders: Mapping[str, Path], threads: int, limits: Limits | None = None) -> Starlette:
-    """A server of the exported models in ``folders``; of one with several entries, each is a model ``NAME.ENTRY``."""
+    """A server of the exported models in ``folders``; of one with several entries, each is a model ``NAME.ENTRY``.
+    Those that read tokens and have a tokenizer give embeddings too."""
     limits, metrics = limits or Limits(), Metrics()
     models: dict[str, Module] = {}
+    embedders: dict[str, Embedder] = {}
     for name, folder in folders.items():
         module = load(folder, threads=threads)
+        if embeds(folder, module):
+            embedders[name] = Embedder(folder, module)
         several = len(module.entries) > 1
         models |= {f"{name}.{entry}" if several else name: module[entry] for entry in module.entries}
-    routes = Models(models, limits).routes()
+    routes = [*Models(models, limits).routes(), *Embeddings(embedders, limits).routes()]
     return app.application(list(models), routes, metrics, lambda: "")
