@@ -462,7 +462,8 @@ BAD: list[tuple[Any, str]] = [
     ({"inputs": 3}, "inputs: expected a list of tensors"),
     ({"inputs": [*tensor()["inputs"]] * 2}, "inputs: expected each name once"),
     ({**tensor(), "outputs": [{"name": "z"}]}, "there is no output 'z': there are double, positive"),
-    (tensor(data=[1e39] * 6), "double has NaN or infinities"),
+    (tensor(data=[1e39] * 6), "expected elements of FP32"),
+    (tensor(data=[3e38] * 6), "double has NaN or infinities"),
     (b"{", "the body is not JSON"),
     (b"x" * 20_000, "expected a body of at most 10000 bytes"),
 ]

@@ -34,8 +34,8 @@ def embeds(folder: Path, module: Module) -> bool:
 
 
 class Embedder:
-    """Texts as vectors of length 1: the model's output for a text, or of outputs for each token the first, or their mean,
-    as the folder's ``1_Pooling`` says (by default their mean). Raises ModelError for a model of another form."""
+    """Texts as vectors of length 1: the model's output for a text; or of outputs for each token the first, or their
+    mean, as the folder's ``1_Pooling`` says (by default their mean). Raises ModelError for a model of another form."""
 
     def __init__(self, folder: Path, module: Module) -> None:
         self.tokenizer: Tokenizer = tokens.load(folder)
@@ -45,8 +45,8 @@ class Embedder:
         others = {spec.name for spec in inputs} - {_TOKENS, _MASK, _SEGMENTS}
         if others or len(shape) != 2:
             raise ModelError(
-                f"{str(folder)!r}: embeddings need a model of {_TOKENS} [texts, tokens], and {_MASK} and {_SEGMENTS} at "
-                f"most, found {', '.join(module.input_names)}"
+                f"{str(folder)!r}: embeddings need a model of {_TOKENS} [texts, tokens], and at most {_MASK} and "
+                f"{_SEGMENTS}, found {', '.join(module.input_names)}"
             )
         bounds = {dim.name: (dim.lower, dim.upper) for dim in module.interface.dims}
         texts, length = (bounds.get(size, (1, 1)) if isinstance(size, str) else (size, size) for size in shape)

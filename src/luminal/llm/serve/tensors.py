@@ -79,8 +79,9 @@ def _listed(name: str, data: Any, dtype: np.dtype[Any], count: int) -> Array:
     if not fits:
         raise _wrong(name, f"elements of {name_of(dtype)}", "others")
     try:
-        return np.array(flat, dtype)
-    except (OverflowError, ValueError) as error:
+        with np.errstate(over="raise"):
+            return np.array(flat, dtype)
+    except (ArithmeticError, ValueError) as error:
         raise _wrong(name, f"elements of {name_of(dtype)}", str(error)) from error
 
 
