@@ -75,7 +75,8 @@ class Embedder:
         value = np.asarray(found[self._output])[0].astype(np.float64)
         if value.ndim == 2:
             value = value[0] if self._first else value[: len(given)].mean(0)
-        return (value / max(float(np.linalg.norm(value)), 1e-12)).astype(np.float32)
+        unit: Array = value / max(float(np.linalg.norm(value)), 1e-12)
+        return unit.astype(np.float32)
 
 
 class Embeddings:
