@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import luminal
+import luminal.llm
 from luminal.cli import app
 from luminal.core import config, ops
 from luminal.frontends.fx.tables import TABLE
@@ -51,7 +52,12 @@ def test_all_of_onnx_but_one_operator_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("page", "function"),
-    [("compiling", luminal.compile), ("checking", luminal.diff), ("tuning", luminal.tune)],
+    [
+        ("compiling", luminal.compile),
+        ("checking", luminal.diff),
+        ("tuning", luminal.tune),
+        ("language-models", luminal.llm.compile),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_guide_names_every_option_of_a_function(page: str, function: Callable[..., Any]) -> None:

@@ -23,6 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "frontends": NUMERIC | {"luminal.core", "luminal.frontends"},
     "frontends/onnx": NUMERIC | {"luminal.core", "luminal.frontends.onnx", "onnx", "google.protobuf"},
     "frontends/fx": NUMERIC | {"luminal.core", "luminal.frontends.fx", "torch"},
+    "frontends/llm": NUMERIC | {"luminal.core", "luminal.frontends.llm"},
     "codegen": NUMERIC | {"luminal.core", "luminal.codegen", "jinja2", "cmake", "ninja", "pybind11", "ziglang"},
     "runtime": NUMERIC | {"luminal.runtime"},
 }

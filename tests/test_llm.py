@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import luminal.llm
+from luminal.core import symbolic as sym
 from luminal.core.errors import ArtifactError, InputError, ModelError, UnsupportedError
+from luminal.core.types import bool_
 from luminal.frontends.llm import families
+from luminal.frontends.llm.cache import BLOCK
 from luminal.frontends.llm.checkpoint import Module
 from luminal.llm import LanguageModel
 from tests import llm_support as support
@@ -247,6 +250,7 @@ class Changed(Module):
         ("llama", {"num_hidden_layers": "2"}, ModelError, "'num_hidden_layers': expected a number of 1 or more"),
         ("llama", {"num_key_value_heads": 3}, ModelError, "expected a number of heads that 3 heads of keys divide"),
         ("llama", {"intermediate_size": 95}, ModelError, r"gate_proj.weight': expected the shape \[95, 64\], found"),
+        ("phi3", {"num_key_value_heads": 1}, ModelError, r"qkv_proj.weight': expected the shape \[64, 64\], found"),
         ("llama", {"num_hidden_layers": 3}, ModelError, "no tensor 'model.layers.2.input_layernorm.weight'"),
         ("llama", {"num_hidden_layers": 1}, ModelError, "has tensors that nothing reads: model.layers.1."),
         ("qwen3", {"model_type": "qwen2"}, ModelError, "has tensors that nothing reads: .*k_norm"),
@@ -297,3 +301,42 @@ def test_logits_of_the_reference_are_in_float64() -> None:
         mixed = double(torch.from_numpy(case)[None], use_cache=False).logits[0].numpy()
     own, rounded = np.abs(logits(single, case) - logits(double, case)).max(), np.abs(mixed - logits(double, case)).max()
     assert 0 < rounded < own
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_a_step_writes_rows_in_place_and_copies_no_cache(name: str) -> None:
+    """What a step has besides the states grows with the filled rows by a mask alone."""
+    program = compiled(name).module.program
+    assert program is not None
+    states = {state.name for state in program.states}
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    for entry in program.entries:
+        if entry.name not in ("decode", "prefill"):
+            continue
+        used = {argument for step in entry.launches for argument in step.arguments}
+        assert states <= used and not {f"{state}.next" for state in states} & used
+        if entry.name == "decode":
+            growing = [b for n in used if _grows((b := buffers[n]).shape)]
+            assert growing and all(buffer.dtype is bool_ for buffer in growing)
+
+
+def _grows(shape: tuple[sym.Int, ...]) -> bool:
+    return any(v.name.startswith("blocks") for size in shape for v in sym.variables(size))
+
+
+def test_a_step_costs_what_is_filled() -> None:
+    """Operations grow with the position, by those of the rows that are read."""
+    program = compiled("llama").module.program
+    assert program is not None
+    (entry,) = (entry for entry in program.entries if entry.name == "decode")
+
+    def operations(blocks: int) -> int:
+        sizes = {"first": 0, "batch": 1, f"blocks_{CONTEXT}": blocks}
+        return sum(int(sym.evaluate(step.operations, sizes)) for step in entry.launches)
+
+    one, two, five = map(operations, (1, 2, 5))
+    heads, size, layers = 4, support.WIDTH // 4, 2
+    assert two - one == layers * 2 * 2 * heads * size * BLOCK and five - two == 3 * (two - one)

@@ -7,12 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from luminal.core.errors import InputError, ModelError
-from luminal.llm import tokens
+from luminal.llm import gguf_vocabulary, tokens
 from luminal.llm.template import Template
 from luminal.llm.text import Stops, Stream
 from tests.language_support import SPECIAL, TEMPLATE, TEXT, by_number, bytes_tokenizer, write_folder
@@ -144,6 +145,10 @@ def test_a_byte_level_vocabulary_gives_the_same_tokens() -> None:
     assert own.stops == {1, 4} and own.special == {"bos_token": "<s>", "eos_token": "</s>"}
     around = tokens.load(metadata(add_bos_token=True, add_eos_token=True))
     assert around.encode("a") == [0, *own.encode("a"), 1] and around.encode("a", special=False) == own.encode("a")
+    arrays = {"token_type": np.array([3] * 5 + [1] * 595, np.int32), "eos_token_id": np.uint32(1)}
+    files = gguf_vocabulary.read({**metadata(**arrays), "tokenizer.chat_template": TEMPLATE}).files()
+    again = tokens.of(files, "a file")
+    assert again.encode(TEXT) == own.encode(TEXT) and again.stops == own.stops and again.template == TEMPLATE
     shown = tokens.load({**metadata(), "tokenizer.chat_template": TEMPLATE})
     assert shown.chat(CHATS[0]).startswith("<s>")
 

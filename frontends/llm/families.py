@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from luminal.core.errors import ModelError, UnsupportedError, nearest
+from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Checkpoint
 from luminal.frontends.llm.config import Attention, Config, Experts, Feed, Layer, Norm, Rotary
 from luminal.frontends.llm.rotary import rotary
@@ -182,9 +183,10 @@ def made_for(checkpoint: Checkpoint) -> int:
     return Settings(_of_text(checkpoint.config), 0).count("max_position_embeddings", "n_positions")
 
 
-def read(checkpoint: Checkpoint, context: int) -> tuple[Config, Tensors]:
-    """What a checkpoint computes, and its tensors by role, for a library of ``context`` positions. Raises
-    UnsupportedError for what is not supported, ModelError for a config or tensors that do not make a model."""
+def read(checkpoint: Checkpoint, context: int, blocks: Kind | None = None) -> tuple[Config, Tensors]:
+    """What a checkpoint computes, and its tensors by role, for a library of ``context`` positions; matrices rounded to
+    ``blocks``, if any. Raises UnsupportedError for what is not supported, ModelError for a config or tensors that do
+    not make a model."""
     family, given = FAMILIES[kind(checkpoint)], _of_text(checkpoint.config)
     for setting, allowed in _REFUSED.items():
         if given.get(setting) not in allowed:
@@ -192,7 +194,7 @@ def read(checkpoint: Checkpoint, context: int) -> tuple[Config, Tensors]:
     settings = Settings(given, context)
     config = _config(settings, family, made_for(checkpoint))
     tied = settings.flag("tie_word_embeddings", family.tied)
-    return config, find(checkpoint, config, family.names, tied)
+    return config, find(checkpoint, config, family.names, tied, blocks)
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -233,7 +235,7 @@ def _config(settings: Settings, family: Family, made_for: int) -> Config:
 def _attention(
     settings: Settings, family: Family, made_for: int, width: int, heads: int, norm: Norm, number: int, kind: Any
 ) -> Attention:  # fmt: skip
-    kv_heads = settings.count("num_key_value_heads", default=heads)
+    kv_heads = heads if family.gpt2 else settings.count("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise ModelError(f"expected a number of heads that {kv_heads} heads of keys divide, found {heads}")
     if not settings.has("head_dim") and width % heads:

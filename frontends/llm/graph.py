@@ -1,6 +1,5 @@
 """Decoders as graphs of primitives: the entries of a library for a language model.
 
-==========  ==================================================================================================
 ``prefill``  appends tokens to one slot
 ``decode``   appends a token to each of several slots that lie side by side
 ``logits``   what the last token of a slot left
@@ -8,6 +7,15 @@
 ``read``     what the cache holds of a slot, and its logits
 ``write``    the same into a slot
 ==========  ==================================================================================================
+=======
+==========    ================================================================================================
+``decode``    appends a token to each of several slots that lie side by side
+``prefill``   appends tokens to one slot
+``logits``    what the last token of a slot left
+``sample``    a token of each slot, chosen by what the last one left
+``read``      what the cache holds of a slot, and its logits
+``write``     the same into a slot
+==========    ================================================================================================
 
 The caller knows the length of each sequence. It says by the shapes of inputs, of which nothing else is read, which slot
 is the first of a call (``slot``, as long as its number) and how many blocks of the cache are read (``span_ROWS``).
@@ -49,8 +57,8 @@ def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str,
     """The entries of a library for a decoder, each by its name."""
     decoder = Decoder(name, config, tensors, room)
     return {
-        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
         "decode": decoder.step(sym.var("batch", 1, room.slots), 1),
+        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
         "read": decoder.read(),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
-from luminal.frontends.llm.checkpoint import Checkpoint, missing
+from luminal.frontends.llm.blocks import Kind
+from luminal.frontends.llm.checkpoint import Checkpoint, Weight, missing
 from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
+from luminal.frontends.llm.files import rounded
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 # Tensors of checkpoints that hold nothing which was learned.
-_DERIVED = re.compile(r"(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
+_DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,27 @@ class Source:
     stacked: bool = False
     transposed: bool = False
     rows: tuple[int, int] | None = None
+    packed: int = 0  # the rows of all roles that the tensor holds
+    kind: Kind | None = None  # of the blocks that it is rounded to
 
     def shape(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        """The shape of the tensor; of all roles together, where they do not fill what they are packed into."""
         found = list(checkpoint.weight(self.names[0]).shape)
         if self.transposed and len(found) > 1:
             found[-2:] = found[:-3:-1]
         if self.rows is not None and found:
-            first, count = self.rows
-            found[max(len(found) - 2, 0)] = min(count, max(found[max(len(found) - 2, 0)] - first, 0))
+            axis, (_, count) = max(len(found) - 2, 0), self.rows
+            found[axis] = count if found[axis] == self.packed else found[axis]
         return (len(self.names), *found) if self.stacked else tuple(found)
 
     def node(self, checkpoint: Checkpoint) -> Node:
-        parts = [self._part(checkpoint.weight(name).node()) for name in self.names]
+        parts = [self._part(checkpoint.weight(name)) for name in self.names]
         return concatenate([unsqueeze(part, [0]) for part in parts], 0) if self.stacked else parts[0]
 
-    def _part(self, whole: Node) -> Node:
+    def _part(self, weight: Weight) -> Node:
+        if self.kind is not None:
+            weight = rounded(weight, self.kind, -2 if self.transposed else -1)
+        whole = weight.node()
         if self.transposed and whole.rank > 1:
             whole = transpose(whole, -2, -1)
         return whole if self.rows is None else slice_(whole, max(whole.rank - 2, 0), *self.rows)
@@ -128,8 +136,9 @@ def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tup
     yield f"{role}down.weight", (width, network.width)
 
 
-def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Tensors:
+def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool, kind: Kind | None = None) -> Tensors:
     """The tensors that ``config`` needs, and biases where the checkpoint has them; ``tied``, the head is the embedding.
+    The matrices of products are rounded to blocks of ``kind``, unless they are in blocks.
 
     Raises ModelError where one is missing or has another shape, and where the checkpoint has others, which would be
     left out."""
@@ -148,7 +157,7 @@ def find(checkpoint: Checkpoint, config: Config, names: Names, tied: bool) -> Te
         found = source.shape(checkpoint)
         if found != shape:
             raise ModelError(f"the tensor {source.names[0]!r}: expected the shape {list(shape)}, found {list(found)}")
-        sources[role] = source
+        sources[role] = source if len(shape) < 2 or role == "positions.weight" else replace(source, kind=kind)
         bias = f"{role.removesuffix('.weight')}.bias"
         if bias not in wanted and (source := _source(bias, wanted, known, prefix, names, config)) is not None:
             sources[bias] = source
@@ -192,16 +201,16 @@ def _source(role: str, wanted: Shapes, known: set[str], prefix: str, names: Name
     for place in names.get(general, ()):
         packed = place if isinstance(place, Packed) else Packed(place)
         stem = packed.stem.replace("#", str(layer))
-        rows = None
+        rows, total = None, 0
         if packed.roles:
             sizes = [wanted[f"layers.{layer}.{other}.weight"][-2] for other in packed.roles]
             at = packed.roles.index(general.removeprefix("layers.#."))
-            rows = sum(sizes[:at]), sizes[at]
+            rows, total = (sum(sizes[:at]), sizes[at]), sum(sizes)
         for start in _starts(prefix) if general == "head" else (prefix,):
             for ending in (f".{kind}", *(("",) if kind == "weight" else ())):
                 found = _numbered(f"{start}{stem}{ending}", layer, config)
                 if known.issuperset(found):
-                    return Source(found, "*" in stem, packed.transposed, rows)
+                    return Source(found, "*" in stem, packed.transposed, rows, total)
     return None
 
 

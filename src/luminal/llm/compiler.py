@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from luminal import api
 from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError
 from luminal.core.target import Target
-from luminal.frontends.llm import checkpoint, families, graph
+from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Checkpoint
-from luminal.llm.model import LanguageModel, Shape
+from luminal.llm import gguf_vocabulary
+from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
 from luminal.progress import Progress
 
@@ -37,9 +41,12 @@ def compile(
 ) -> LanguageModel:
     """Compile a language model to a native library, and load it.
 
-    ``source`` is a model of transformers in memory: a module with a ``config``. ``context`` is the most tokens of a
-    sequence: at first 4096, or what the model was made for if that is less. There is room for ``slots`` sequences at a
-    time; a prompt is read in parts of up to ``chunk`` tokens. The other arguments are those of ``luminal.compile``.
+    ``source`` is a model of transformers in memory, which is a module with a ``config``; a folder with ``config.json``
+    and safetensors; or a GGUF file. ``weights`` rounds the matrices of products: to blocks as GGUF has them, ``q8_0``
+    or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those that are in blocks stay as they are.
+    ``context`` is the most tokens of a sequence: 4096, unless another number is given, or what the model was made for
+    if that is less. There is room for ``slots`` sequences at a time; a prompt is read in parts of up to ``chunk``
+    tokens. The other arguments are those of ``luminal.compile``.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
@@ -50,14 +57,15 @@ def compile(
             raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
     made_for = families.made_for(found)
     context = min(made_for, _CONTEXT) if context is None else context
-    config, tensors = families.read(found, context)
+    kind = blocks.ENCODED.get(weights or "")
+    config, tensors = families.read(found, context, kind)
     if config.learned_positions and context > made_for:
         raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
     room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk))
     called = interface.library_name(families.kind(found)) if name is None else name
     module = api.compile(
-        graph.graphs(called, config, tensors, room), weights=weights, target=target, precision=precision, name=called,
-        threads=threads, emulate=emulate, search=search, progress=progress,
+        graph.graphs(called, config, tensors, room), weights=None if kind else weights, target=target,
+        precision=precision, name=called, threads=threads, emulate=emulate, search=search, progress=progress,
     )  # fmt: skip
     assert isinstance(module, Module)
     return LanguageModel(module, Shape.of(config, room), files(found))
@@ -65,11 +73,26 @@ def compile(
 
 def opened(source: Any) -> Checkpoint:
     """The checkpoint that ``source`` is. Raises ModelError where it is none."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        return safetensors.Folder(path) if path.is_dir() else gguf.Model(path)
     if hasattr(source, "config") and hasattr(source, "state_dict"):
         return checkpoint.Module(source)
-    raise ModelError(f"expected a model of transformers, found {type(source).__name__}")
+    raise ModelError(
+        "expected a model of transformers, a folder with config.json and safetensors, or a GGUF file, found "
+        f"{type(source).__name__}"
+    )
 
 
 def files(found: Checkpoint) -> Mapping[str, bytes]:
     """What an exported model keeps of its checkpoint besides its tensors."""
-    return {"config.json": json.dumps(found.config, indent=1, default=str).encode()}
+    kept = {"config.json": json.dumps(found.config, indent=1, default=str).encode()}
+    if isinstance(found, safetensors.Folder):
+        present = (found.path / name for name in sorted(BELONGING))
+        kept |= {path.name: path.read_bytes() for path in present if path.is_file()}
+    if isinstance(found, gguf.Model):
+        try:
+            kept |= gguf_vocabulary.read(found.metadata).files()
+        except ModelError as error:  # it generates from tokens all the same
+            warnings.warn(f"the model has no tokenizer: {error}", stacklevel=3)
+    return kept

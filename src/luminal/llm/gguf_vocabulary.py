@@ -7,10 +7,13 @@ in the order of scores; its unigram model takes the scores themselves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
+
+import numpy as np
 
 from luminal.core.errors import ModelError
 
@@ -38,6 +41,15 @@ class Vocabulary:
     stops: tuple[int, ...]
     special: Mapping[str, str]
     template: str
+
+    def files(self) -> dict[str, bytes]:
+        """The files that a folder would have of it, by name."""
+        config = {**self.special, "chat_template": self.template}
+        return {
+            "tokenizer.json": json.dumps(self.json, ensure_ascii=False).encode(),
+            "tokenizer_config.json": json.dumps(config, indent=1).encode(),
+            "generation_config.json": json.dumps({"eos_token_id": list(self.stops)}).encode(),
+        }
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,9 @@ class _File:
         value = self.values.get(f"{PREFIX}{name}_token_id")
         if value is None:
             return None
-        if not isinstance(value, int) or not 0 <= value < len(self.tokens):
+        if not isinstance(value, int | np.integer) or not 0 <= value < len(self.tokens):
             raise ModelError(f"{PREFIX}{name}_token_id: expected one of {len(self.tokens)} tokens, found {value!r}")
-        return value
+        return int(value)
 
     def flag(self, name: str, default: bool) -> bool:
         return bool(self.values.get(PREFIX + name, default))
@@ -137,7 +149,7 @@ def _list(metadata: Mapping[str, Any], name: str, kind: type, length: int | None
     found = metadata.get(PREFIX + name)
     if found is None:
         return []
-    values = list(found)
+    values = found.tolist() if isinstance(found, np.ndarray) else list(found)
     types = (int, float) if kind is float else kind
     if not all(isinstance(value, types) for value in values):
         raise ModelError(f"{PREFIX}{name}: expected a list of {kind.__name__}")

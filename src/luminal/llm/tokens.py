@@ -45,19 +45,6 @@ class Tokenizer:
         """What ``tokenizer.json`` would hold."""
         return str(self._tokenizer.to_str())
 
-    def files(self) -> dict[str, bytes]:
-        """Files of which ``of`` makes this tokenizer."""
-        config = {**self.special, "chat_template": self.template}
-        if self._with_tools:
-            named = {"default": self.template, "tool_use": self._with_tools}
-            config["chat_template"] = [{"name": k, "template": text} for k, text in named.items()]  # type: ignore[assignment]
-        generation = {"eos_token_id": sorted(self.stops)}
-        return {
-            FILE: self.to_json().encode(),
-            "tokenizer_config.json": json.dumps(config, indent=1).encode(),
-            "generation_config.json": json.dumps(generation).encode(),
-        }
-
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The tokens of ``text``, with those that the model expects around it where ``special`` is set."""
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
