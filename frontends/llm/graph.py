@@ -1,13 +1,5 @@
 """Decoders as graphs of primitives: the entries of a library for a language model.
 
-``prefill``  appends tokens to one slot
-``decode``   appends a token to each of several slots that lie side by side
-``logits``   what the last token of a slot left
-``sample``   a token of each slot, chosen by what the last one left
-``read``     what the cache holds of a slot, and its logits
-``write``    the same into a slot
-==========  ==================================================================================================
-=======
 ==========    ================================================================================================
 ``decode``    appends a token to each of several slots that lie side by side
 ``prefill``   appends tokens to one slot
