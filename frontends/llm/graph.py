@@ -4,6 +4,7 @@
 ``decode``    appends a token to each of several slots that lie side by side
 ``prefill``   appends tokens to one slot
 ``logits``    what the last token of a slot left
+``sample``    a token of each slot, chosen by what the last one left
 ``read``      what the cache holds of a slot, and its logits
 ``write``     the same into a slot
 ==========    ================================================================================================
@@ -31,6 +32,7 @@ from luminal.core.ir import Graph, Node, State, iota, select
 from luminal.core.movement import reshape, squeeze, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import bool_, f32, i64, u8
+from luminal.frontends.llm import sampling
 from luminal.frontends.llm.cache import BLOCK, Cache, Call, Room, blocks, empty, first, last
 from luminal.frontends.llm.config import Activation, Attention, Config, Experts, Feed, Norm, Rotary
 from luminal.frontends.llm.tensors import Tensors
@@ -50,6 +52,7 @@ def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str,
         "decode": decoder.step(sym.var("batch", 1, room.slots), 1),
         "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
         "logits": decoder.kept(),
+        "sample": decoder.sample(),
         "read": decoder.read(),
         "write": decoder.write(),
     }
@@ -90,6 +93,15 @@ class Decoder:
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
         return self._graph((), (("logits_row", self._kept()),), {self.logits: self.logits.input})
+
+    def sample(self) -> Graph:
+        """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
+        shape = (self.room.slots, self.config.vocabulary)
+        settings = sampling.inputs(*shape)
+        token = sampling.sample(ir.view(self.logits.input, shape, ir.axes(shape)), settings)
+        nodes = (*settings.nodes, self.logits.input)
+        results = (("token", token), (self.logits.output, self.logits.input))
+        return Graph(self.name, nodes, results, states=(self.logits,))
 
     def read(self) -> Graph:
         """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,

@@ -1,4 +1,4 @@
-"""The command line: ``luminal check | compile | run | diff | bench | verify | tune``.
+"""The command line: ``luminal check | compile | run | diff | bench | verify | tune | generate | chat | serve``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -27,7 +27,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, destination, options
+from luminal import arguments, artifact, cli_llm, destination, options
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
@@ -504,3 +504,6 @@ def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for name, array in results.items():
         np.save(path / f"{name.replace('/', '_')}.npy", to_file(array))
+
+
+cli_llm.add(app)

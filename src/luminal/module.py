@@ -121,6 +121,11 @@ class Module:
         return [t.name for t in self._entry.inputs]
 
     @property
+    def signature(self) -> tuple[tuple[loader.TensorSpec, ...], tuple[loader.TensorSpec, ...]]:
+        """The inputs and the outputs of the entry: names, types and shapes."""
+        return self._entry.inputs, self._entry.outputs
+
+    @property
     def output_names(self) -> list[str]:
         return [t.name for t in self._entry.outputs]
 

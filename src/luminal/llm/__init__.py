@@ -1,6 +1,7 @@
 """Language models: from a checkpoint to tokens, in one library.
 
 lm = luminal.llm.compile(model, context=4096)
+lm.generate("Once upon a time", temperature=0.8)  # with a tokenizer among its files
 lm.prefill(0, tokens)
 lm.decode({0: int(lm.logits(0).argmax())})
 """
@@ -8,5 +9,6 @@ lm.decode({0: int(lm.logits(0).argmax())})
 from luminal.llm.compiler import compile
 from luminal.llm.engine import Engine
 from luminal.llm.model import LanguageModel, load
+from luminal.llm.sampling import Sampling
 
-__all__ = ["Engine", "LanguageModel", "compile", "load"]
+__all__ = ["Engine", "LanguageModel", "Sampling", "compile", "load"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from luminal.core.target import Target
 from luminal.frontends.llm import blocks, checkpoint, families, graph, safetensors, stored
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Checkpoint
+from luminal.llm import gguf_vocabulary
 from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
 from luminal.progress import Progress
@@ -95,4 +97,9 @@ def files(found: Checkpoint) -> Mapping[str, bytes]:
     if isinstance(found, safetensors.Folder):
         present = (found.path / name for name in sorted(BELONGING))
         kept |= {path.name: path.read_bytes() for path in present if path.is_file()}
+    if isinstance(found, gguf.Model):
+        try:
+            kept |= gguf_vocabulary.read(found.metadata).files()
+        except ModelError as error:  # it generates from tokens all the same
+            warnings.warn(f"the model has no tokenizer: {error}", stacklevel=3)
     return kept

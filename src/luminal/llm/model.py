@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from luminal.core.data import Array
 from luminal.core.errors import ArtifactError, InputError
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.config import Config
+from luminal.llm import tokens as texts
+from luminal.llm.generate import Generator
+from luminal.llm.sampling import Sampler, Slots
 from luminal.module import Module
 from luminal.progress import Progress
 
@@ -85,6 +89,7 @@ class LanguageModel:
         self._slots = [Slot() for _ in range(shape.room.slots)]
         self._entries = {name: module[name] for name in module.entries}
         longest = max(shape.room.slots, *(rows // BLOCK for rows in shape.rows()))
+        self._settings = Slots(shape.room.slots, shape.vocabulary)
         self._carrier = np.zeros(longest, np.uint8)  # what inputs are made of of which the shape alone is read
 
     def __repr__(self) -> str:
@@ -109,6 +114,23 @@ class LanguageModel:
     def length(self, slot: int) -> int:
         """The number of tokens in a slot."""
         return self._slot(slot).length
+
+    # ---- text --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tokenizer(self) -> texts.Tokenizer:
+        """That of the model's files. Raises ModelError where there is none."""
+        return texts.of(self.files, self.module.interface.name)
+
+    @cached_property
+    def generator(self) -> Generator:
+        """Answers of this model, in all of its slots."""
+        return Generator(self, self.tokenizer)
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        """The text that follows ``prompt``, or with ``stream=True`` its pieces: see ``Generator.generate``. It uses all
+        slots."""
+        return self.generator.generate(prompt, **options)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -143,10 +165,17 @@ class LanguageModel:
     def logits(self, slot: int) -> Array:
         """The logits that the last token of a slot left: ``float32[vocabulary]``. Raises InputError where it has none,
         or was rewound since."""
-        if not self._slot(slot).fresh:
-            raise InputError(f"slot {slot}: expected a token since it was emptied or rewound, found none")
+        self._check_fresh(slot)
         found: Array = self._entries["logits"].run(self._sizes("logits", slot, 1))["logits_row"]
         return found
+
+    def sample(self, settings: Mapping[int, Sampler]) -> dict[int, int]:
+        """The next token of each of these slots, chosen by its settings; -1 where none may come. Nothing is appended.
+        Raises InputError as ``logits`` does."""
+        for slot in settings:
+            self._check_fresh(slot)
+        tokens = self._entries["sample"].run(self._settings.filled(settings))["token"]
+        return {slot: int(tokens[slot]) for slot in settings}
 
     # ---- sequences ---------------------------------------------------------------------------------------------------
 
@@ -277,6 +306,10 @@ class LanguageModel:
                 f"slot {slot} holds {length} tokens: expected at most {self.context - length} more, found {more}; "
                 "compile the model with a longer context, or rewind"
             )
+
+    def _check_fresh(self, slot: int) -> None:
+        if not self._slot(slot).fresh:
+            raise InputError(f"slot {slot}: expected a token since it was emptied or rewound, found none")
 
     def _append(self, slot: Slot, count: int) -> None:
         slot.length += count

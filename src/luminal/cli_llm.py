@@ -1,0 +1,211 @@
+"""Commands for language models and for serving: ``luminal generate | chat | serve``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from luminal import arguments, options
+from luminal.core.errors import InputError
+from luminal.display import Display
+from luminal.llm import opening
+from luminal.llm.generate import Generator, Options, Piece
+from luminal.llm.grammar import Constraint
+from luminal.llm.model import LanguageModel
+from luminal.llm.sampling import Sampling
+from luminal.timing import text
+
+err = Console(stderr=True)
+
+Model = Annotated[
+    Path, typer.Argument(help="a language model: an exported folder, or a checkpoint, which is compiled first")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="tokens of the answer; default: as the context has room for")
+]
+Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says")]
+TopK = Annotated[int, typer.Option(help="draw from so many likeliest tokens; 0: from all")]
+TopP = Annotated[float, typer.Option(help="draw from the fewest tokens of this probability in all")]
+MinP = Annotated[float, typer.Option(help="draw from tokens of at least this part of the largest probability")]
+Penalty = Annotated[float, typer.Option(help="divides logits of tokens that were there; 1: none")]
+Seed = Annotated[int | None, typer.Option(help="of the draws; default: others each time")]
+Stop = Annotated[list[str] | None, typer.Option(help="a text before which an answer ends; may be repeated")]
+System = Annotated[str | None, typer.Option(help="what the model is told before the chat")]
+Context = Annotated[int | None, typer.Option(min=1, help="of a checkpoint: tokens that there is room for")]
+Weights = Annotated[str | None, typer.Option(help="of a checkpoint: what weights are rounded to")]
+Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
+Target = Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)]
+
+
+def add(app: typer.Typer) -> None:
+    """Gives ``app`` these commands."""
+    for command in (generate, chat, serve):
+        app.command()(command)
+
+
+def _opened(
+    model: Path, context: int | None, weights: str | None, threads: int, target: str, slots: int | None = None
+) -> LanguageModel:
+    with Display(err) as display:
+        return opening.language_model(
+            model, context=context, weights=weights, slots=slots, threads=threads, target=target,
+            progress=display.report,
+        )  # fmt: skip
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="what the answer follows; - reads it from standard input")],
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    raw: Annotated[bool, typer.Option("--raw", help="the prompt as it is, without the model's chat template")] = False,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="a file with a JSON schema that the answer has to fit")
+    ] = None,
+    context: Context = None,
+    weights: Weights = None,
+    target: Target = "host",
+    threads: Threads = 0,
+) -> None:
+    """Generate text with a language model; it is written as it comes."""
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+    constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
+    asked = Options(max_tokens, sampling, tuple(stop or ()), constraint=constraint)
+    given = sys.stdin.read() if prompt == "-" else prompt
+    lm = _opened(model, context, weights, threads, target)
+    if raw and system is not None:
+        raise InputError("--system: a prompt as it is has no place for it: leave out --raw")
+    if not raw and system is not None and not lm.tokenizer.template:
+        raise InputError("--system: the model has no chat template")
+    chat_ = not raw and bool(lm.tokenizer.template)
+    _written(lm.generator, [*_told(system), {"role": "user", "content": given}] if chat_ else given, asked)
+
+
+def chat(
+    model: Model,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    context: Context = None,
+    weights: Weights = None,
+    target: Target = "host",
+    threads: Threads = 0,
+) -> None:
+    """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+    asked = Options(max_tokens, sampling, tuple(stop or ()))
+    lm = _opened(model, context, weights, threads, target)
+    messages = _told(system)
+    for line in _lines():
+        if not line.strip():
+            messages = _told(system)
+            err.print("a new chat", style="dim", highlight=False)
+            continue
+        messages.append({"role": "user", "content": line})
+        try:
+            answer = _written(lm.generator, messages, asked)
+        except InputError as error:  # a chat that is too long, say: another may begin
+            messages.pop()
+            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            continue
+        messages.append({"role": "assistant", "content": answer})
+
+
+def _told(system: str | None) -> list[dict[str, str]]:
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def _lines() -> Iterator[str]:
+    """Lines of standard input, asked for on a terminal."""
+    while True:
+        if sys.stdin.isatty():
+            err.print("> ", end="", style="bold")
+        line = sys.stdin.readline()
+        if not line:
+            return
+        yield line.rstrip("\n")
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option}: cannot read {str(path)!r}: {error}") from error
+
+
+def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) -> str:
+    """An answer, written as it comes; its speed goes to standard error."""
+    pieces: list[Piece] = []
+    times = [time.perf_counter()]
+    tokens = generator.tokens(prompt)
+    for piece in generator.stream(tokens, asked):
+        pieces.append(piece)
+        times.append(time.perf_counter())
+        sys.stdout.write(piece.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    first, rest = times[1] - times[0], times[-1] - times[1]
+    speed = f", then {(len(pieces) - 1) / rest:.1f} tokens/s" if len(pieces) > 1 and rest > 0 else ""
+    end = "" if pieces[-1].finish == "stop" else ", the most there may be"
+    line = f"prompt of {len(tokens)} tokens in {text(first)}{speed}; answer of {len(pieces)} tokens{end}"
+    err.print(line, style="dim", highlight=False, soft_wrap=True)
+    return "".join(piece.text for piece in pieces)
+
+
+def serve(
+    model: Annotated[
+        list[Path], typer.Argument(help="a language model, as for generate; or exported folders of other models")
+    ],
+    host: Annotated[str, typer.Option(help="the address to listen at; 0.0.0.0: all of this machine's")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="the port; 0: any that is free")] = 8000,
+    name: Annotated[
+        str | None, typer.Option(help="what clients call the model; default: the name of its folder")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="of a checkpoint: answers that are made at once")] = None,
+    max_waiting: Annotated[int, typer.Option(min=0, help="requests that may wait for a slot")] = 64,
+    max_prompt: Annotated[
+        int | None, typer.Option(min=1, help="tokens of a prompt; default: what there is room for")
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8 << 20,
+    max_seconds: Annotated[float, typer.Option(min=0.001, help="time of a request")] = 600.0,
+    context: Context = None,
+    weights: Weights = None,
+    target: Target = "host",
+    threads: Threads = 0,
+) -> None:
+    """Serve models over HTTP: a language model as OpenAI's interface has it, others by the Open Inference Protocol."""
+    from luminal.llm import serving
+
+    plain = [path for path in model if opening.is_plain(path)]
+    if len(model) > 1 and len(plain) < len(model):
+        raise InputError("serve: expected one language model, or exported folders of other models alone, found both")
+    limits = serving.Limits(body=max_body, prompt=max_prompt, waiting=max_waiting, seconds=max_seconds)
+    if plain:
+        if name is not None and len(plain) > 1:
+            raise InputError(f"--name: expected one model, found {len(plain)}")
+        app = serving.plain_models(plain, name, threads, limits)
+    else:
+        lm = _opened(model[0], context, weights, threads, target, slots)
+        app = serving.application(lm, name or opening.name_of(model[0]), limits)
+    serving.run(app, host, port, lambda where: err.print(f"listening at {where}", highlight=False))

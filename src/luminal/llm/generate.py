@@ -1,0 +1,321 @@
+"""From a prompt to an answer: the loop around an engine, for one answer or for as many as it has slots.
+
+A ``Scheduler`` goes step by step. In a step, each slot whose prompt is in gets its next token, all in one call of the
+engine, and one slot gets the next part of its prompt, so a long prompt does not make the others wait for all of it. A
+slot keeps what it holds after its answer: the next prompt that begins alike starts from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from luminal.core.errors import InputError
+from luminal.llm.engine import Engine
+from luminal.llm.grammar import Constraint, Grammars
+from luminal.llm.sampling import Sampler, Sampling
+from luminal.llm.text import Stops
+from luminal.llm.tokens import Tokenizer
+
+Array = np.ndarray[Any, Any]
+PART = 256  # tokens of a prompt that go in at a time while others wait
+_WORTH = 32  # tokens that another slot has to have more of, to be copied from
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of one answer. ``max_tokens`` None: as many as there is room for. ``stop`` are texts before which
+    it ends. ``logprobs`` asks for the logarithms of the probabilities of each token and of so many likeliest ones.
+    ``special`` shows special tokens. With ``endless``, tokens that end an answer do not."""
+
+    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    special: bool = False
+    endless: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"max_tokens: expected 1 or more, found {self.max_tokens}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise InputError(f"logprobs: expected 0 .. 100 tokens, found {self.logprobs}")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a token adds to an answer. ``text`` may be empty while a character or a stop string may still come of it.
+    ``logprob`` and ``top`` are of the model's own distribution, before penalties and temperature, where they are asked
+    for. The last piece has ``finish``: ``stop`` for a token or text that ends the answer, ``length`` where there is no
+    room for more."""
+
+    token: int
+    text: str
+    finish: str | None = None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Answer:
+    """One answer while it is made."""
+
+    def __init__(self, prompt: Sequence[int], options: Options, tokenizer: Tokenizer, grammars: Grammars, room: int):
+        """``room`` is the context of the engine, of whose vocabulary the prompt's tokens are."""
+        self.prompt, self.options = list(prompt), options
+        self.made: list[int] = []
+        self.reused = 0  # tokens of the prompt that were in the slot
+        most = room - len(self.prompt)
+        if not self.prompt:
+            raise InputError("the prompt has no tokens: expected at least one")
+        if most < 1:
+            raise InputError(f"the prompt has {len(self.prompt)} tokens, and there is room for {room} with the answer")
+        self._most = most if options.max_tokens is None else min(options.max_tokens, most)
+        self._ends = frozenset() if options.endless else tokenizer.stops
+        self._stream = tokenizer.stream(self.prompt, options.special)
+        self._stops = Stops(options.stop)
+        self._matcher = None if options.constraint is None else grammars.matcher(options.constraint)
+        self.sampler = Sampler(options.sampling, grammars.vocabulary, self.prompt)
+        self.finish: str | None = None
+
+    def prepare(self) -> None:
+        """Before the next token is drawn."""
+        if self._matcher is not None:
+            self.sampler.allowed = self._matcher.allowed()
+
+    def take(self, token: int, logits: Array | None) -> Piece:
+        """Go on with ``token``; ``logits`` are those that it was drawn from, where they are asked for."""
+        if token < 0:
+            raise InputError("no token may come next: the logits, with bias and constraint, leave none")
+        self.made.append(token)
+        self.sampler.accept(token)
+        whole = False
+        if self._matcher is not None:
+            self._matcher.accept(token)
+            whole = self._matcher.complete
+        ends = token in self._ends
+        text = self._stops.push("" if ends else self._stream.push(token))
+        if ends or whole or len(self.made) >= self._most:
+            text += self._stops.push(self._stream.finish()) + self._stops.finish()
+            self.finish = "stop" if ends or whole else "length"
+        if self._stops.found is not None:
+            self.finish = "stop"
+        logprob, top = (None, ()) if logits is None else _logprobs(logits, token, self.options.logprobs or 0)
+        return Piece(token, text, self.finish, logprob, top)
+
+
+def _logprobs(logits: Array, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    x = logits.astype(np.float64)
+    x = x - x.max()
+    x = x - np.log(np.exp(x).sum())
+    first = np.argsort(-x, kind="stable")[:count]
+    return float(x[token]), tuple((int(k), float(x[k])) for k in first)
+
+
+class Scheduler:
+    """Answers in the slots of an engine, of which nobody else may use any."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
+        self._grammars = Grammars(tokenizer, engine.vocabulary)
+        self._held: list[list[int]] = [[] for _ in range(engine.slots)]
+        for slot in range(engine.slots):
+            if engine.length(slot):
+                engine.rewind(slot, 0)
+        self._answers: dict[int, Answer] = {}
+        self._waiting: dict[int, list[int]] = {}  # by slot, what is not in it of its prompt, in order of arrival
+        self._next: dict[int, int] = {}  # by slot, the token that was drawn last
+
+    @property
+    def free(self) -> int:
+        """The number of slots in which no answer is made."""
+        return self.engine.slots - len(self._answers)
+
+    @property
+    def answers(self) -> list[Answer]:
+        return list(self._answers.values())
+
+    def answer(self, prompt: Sequence[int], options: Options) -> Answer:
+        """An answer to ``prompt``, to be added. Raises InputError for what it cannot be made of."""
+        for token in prompt:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.engine.vocabulary:
+                raise InputError(f"the prompt: expected tokens below {self.engine.vocabulary}, found {token!r}")
+        return Answer(prompt, options, self.tokenizer, self._grammars, self.engine.context)
+
+    def add(self, answer: Answer) -> None:
+        """Let an answer be made in a free slot, of which there must be one."""
+        known = {slot: _common(held, answer.prompt) for slot, held in enumerate(self._held)}
+        free = [slot for slot in known if slot not in self._answers]
+        # Of slots that hold as much, the one that holds least besides.
+        slot = max(free, key=lambda slot: (known[slot], -len(self._held[slot])))
+        source = max(known, key=lambda slot: known[slot])
+        if known[source] >= known[slot] + _WORTH:
+            self.engine.fork(source, slot)
+            self._held[slot] = list(self._held[source])
+        # The logits after the prompt are those of its last token, which goes in again.
+        answer.reused = self._rewound(slot, min(_common(self._held[slot], answer.prompt), len(answer.prompt) - 1))
+        self._answers[slot] = answer
+        self._waiting[slot] = answer.prompt[answer.reused :]
+
+    def _rewound(self, slot: int, length: int) -> int:
+        """How many tokens the slot holds after that: none where it cannot go back so far."""
+        if length < len(self._held[slot]):
+            try:
+                self.engine.rewind(slot, length)
+            except InputError:
+                length = 0
+                self.engine.rewind(slot, 0)
+            del self._held[slot][length:]
+        return length
+
+    def remove(self, answer: Answer) -> None:
+        """Give up an answer that is not finished; nothing happens where it is."""
+        for slot in [slot for slot, other in self._answers.items() if other is answer]:
+            self._leave(slot)
+
+    def clear(self) -> None:
+        """Forget all answers and all that slots hold, after an error."""
+        for slot in range(self.engine.slots):
+            if slot in self._answers:
+                self._leave(slot)
+            self._held[slot] = []
+            self.engine.rewind(slot, 0)
+
+    def _leave(self, slot: int) -> None:
+        del self._answers[slot]
+        self._waiting.pop(slot, None)
+        self._next.pop(slot, None)
+
+    def step(self) -> list[tuple[Answer, Piece | InputError]]:
+        """What the next step adds to answers; an error is the end of the one that it belongs to. Errors that are not of
+        one answer are raised."""
+        if self._next:
+            self.engine.decode(dict(self._next))
+            for slot, token in self._next.items():
+                self._held[slot].append(token)
+            self._next.clear()
+        found: list[tuple[Answer, Piece | InputError]] = []
+        if self._waiting:
+            slot, rest = next(iter(self._waiting.items()))
+            # Alone, nobody waits for it.
+            part = rest if len(self._answers) == 1 else rest[:PART]
+            try:
+                self.engine.prefill(slot, part)
+            except InputError as error:
+                found.append((self._answers[slot], error))
+                self._held[slot] = []
+                self.engine.rewind(slot, 0)
+                self._leave(slot)
+            else:
+                self._held[slot] += part
+                self._waiting[slot] = rest[len(part) :]
+                if not self._waiting[slot]:
+                    del self._waiting[slot]
+        return found + self._drawn()
+
+    def _drawn(self) -> list[tuple[Answer, Piece | InputError]]:
+        found: list[tuple[Answer, Piece | InputError]] = []
+        ready: dict[int, Answer] = {}
+        for slot, answer in list(self._answers.items()):
+            if slot not in self._waiting:
+                try:
+                    answer.prepare()
+                    ready[slot] = answer
+                except InputError as error:
+                    found.append((answer, error))
+                    self._leave(slot)
+        tokens = self.engine.sample({slot: answer.sampler for slot, answer in ready.items()}) if ready else {}
+        for slot, token in tokens.items():
+            answer = ready[slot]
+            try:
+                logits = None if answer.options.logprobs is None else self.engine.logits(slot)
+                piece = answer.take(token, logits)
+            except InputError as error:
+                found.append((answer, error))
+                self._leave(slot)
+                continue
+            found.append((answer, piece))
+            if piece.finish is None:
+                self._next[slot] = token
+            else:
+                self._leave(slot)
+        return found
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the prefix that both have."""
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+class Generator:
+    """Answers of an engine one after the other, which reuse what its slots hold."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._scheduler = Scheduler(engine, tokenizer)
+        self._found: dict[int, deque[Piece | InputError]] = {}  # of several answers that are read in turns
+
+    def tokens(self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], **values: Any) -> list[int]:
+        """The tokens of a prompt: of a text, of the messages of a chat (``values`` are for its template), or tokens."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        messages = [message for message in prompt if isinstance(message, Mapping)]
+        if messages and len(messages) == len(prompt):
+            return self.tokenizer.chat_tokens(messages, **values)
+        return [token for token in prompt if not isinstance(token, Mapping)]
+
+    def stream(self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], options: Options) -> Iterator[Piece]:
+        """The pieces of one answer. Raises InputError for a prompt or options that do not fit, before the first."""
+        answer = self._scheduler.answer(self.tokens(prompt), options)
+        return self._pieces(answer)
+
+    def _pieces(self, answer: Answer) -> Iterator[Piece]:
+        if not self._scheduler.free:
+            slots = self._scheduler.engine.slots
+            raise InputError(f"all {slots} slots are in answers that were not read to their end: close those iterators")
+        self._scheduler.add(answer)
+        mine = self._found[id(answer)] = deque()
+        try:
+            while mine or answer.finish is None:
+                if not mine:
+                    for other, piece in self._scheduler.step():
+                        self._found[id(other)].append(piece)
+                    continue
+                piece = mine.popleft()
+                if isinstance(piece, InputError):
+                    raise piece
+                yield piece
+        finally:
+            self._scheduler.remove(answer)
+            del self._found[id(answer)]
+
+    def generate(
+        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], *, stream: bool = False,
+        max_tokens: int | None = None, stop: str | Sequence[str] = (), logprobs: int | None = None,
+        json_schema: Any = None, regex: str | None = None, grammar: str | None = None, special: bool = False,
+        sampling: Sampling | None = None, **settings: Any,
+    ) -> str | Iterator[Piece]:  # fmt: skip
+        """The text that follows ``prompt``, a text, tokens or messages; with ``stream`` its pieces as they come.
+
+        ``settings`` are those of ``Sampling``, as ``temperature``. The answer ends with a token that the model ends
+        answers with, before one of the texts ``stop``, after ``max_tokens``, or where the context is full. One of
+        ``json_schema``, ``regex`` and ``grammar`` says what it has to be (``pip install 'luminal[grammar]'``). Raises
+        InputError for what does not fit.
+        """
+        if sampling is not None and settings:
+            raise InputError(f"expected either sampling or its settings, found both: {', '.join(settings)}")
+        unknown = sorted(set(settings) - set(Sampling.__dataclass_fields__))
+        if unknown:
+            raise InputError(
+                f"there is no setting {unknown[0]!r}; there are {', '.join(Sampling.__dataclass_fields__)}"
+            )
+        options = Options(
+            max_tokens, sampling or Sampling(**settings), (stop,) if isinstance(stop, str) else tuple(stop), logprobs,
+            Constraint.of(json_schema, regex, grammar), special,
+        )  # fmt: skip
+        pieces = self.stream(prompt, options)
+        return pieces if stream else "".join(piece.text for piece in pieces)

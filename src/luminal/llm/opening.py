@@ -1,0 +1,43 @@
+"""Models by their paths: exported folders are opened, checkpoints are compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from luminal.core.errors import InputError
+from luminal.llm import compiler, model
+from luminal.llm.model import LanguageModel
+from luminal.progress import Progress
+from luminal.runtime import loader
+
+
+def is_plain(path: Path) -> bool:
+    """Whether it is an exported folder of a model that is no language model."""
+    return (path / loader.MANIFEST).is_file() and not (path / model.DESCRIPTION).is_file()
+
+
+def name_of(path: Path) -> str:
+    """What clients call a model by default."""
+    resolved = path.resolve()
+    return resolved.name if resolved.is_dir() else resolved.stem
+
+
+def language_model(
+    path: Path, *, context: int | None = None, weights: str | None = None, slots: int | None = None, threads: int = 0,
+    target: str = "host", progress: Progress | None = None,
+) -> LanguageModel:  # fmt: skip
+    """The language model at ``path``: an exported folder, or a checkpoint, for which alone ``context``, ``weights``,
+    ``slots`` and ``target`` are. Raises InputError where they are given for another, or there is nothing."""
+    if not path.exists():
+        raise InputError(f"no model at {str(path)!r}")
+    if is_plain(path):
+        raise InputError(f"{str(path)!r} holds a model that is no language model: it can be run, or served")
+    if not (path / model.DESCRIPTION).is_file():
+        options: dict[str, Any] = {"context": context, "weights": weights, "slots": slots or 1, "target": target}
+        return compiler.compile(path, **options, threads=threads, progress=progress)
+    given = {"context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target}
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise InputError(f"--{wrong[0]}: {str(path)!r} is compiled already: give the checkpoint that it was made of")
+    return model.load(path, threads=threads)

@@ -1,0 +1,123 @@
+"""OpenAI's embeddings, of exported models that read tokens and have a tokenizer beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from luminal.core.errors import InputError, ModelError
+from luminal.llm import tokens
+from luminal.llm.serve import asked
+from luminal.llm.serve.asked import Fields
+from luminal.llm.serve.http import Limits, RefusedError, body, parsed
+from luminal.llm.tokens import Tokenizer
+from luminal.module import Module
+
+Array = np.ndarray[Any, Any]
+_TOKENS, _MASK, _SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
+_POOLING = Path("1_Pooling") / "config.json"  # of sentence-transformers
+
+
+def embeds(folder: Path, module: Module) -> bool:
+    """Whether a model reads tokens, and its folder has a tokenizer."""
+    return (folder / tokens.FILE).is_file() and len(module.entries) == 1 and _TOKENS in module.input_names
+
+
+class Embedder:
+    """Texts as vectors of length 1: the model's output for a text; or of outputs for each token the first, or their
+    mean, as the folder's ``1_Pooling`` says (by default their mean). Raises ModelError for a model of another form."""
+
+    def __init__(self, folder: Path, module: Module) -> None:
+        self.tokenizer: Tokenizer = tokens.load(folder)
+        self._module = module
+        inputs, outputs = module.signature
+        shape = next(spec.shape for spec in inputs if spec.name == _TOKENS)
+        others = {spec.name for spec in inputs} - {_TOKENS, _MASK, _SEGMENTS}
+        if others or len(shape) != 2:
+            raise ModelError(
+                f"{str(folder)!r}: embeddings need a model of {_TOKENS} [texts, tokens], and at most {_MASK} and "
+                f"{_SEGMENTS}, found {', '.join(module.input_names)}"
+            )
+        bounds = {dim.name: (dim.lower, dim.upper) for dim in module.interface.dims}
+        texts, length = (bounds.get(size, (1, 1)) if isinstance(size, str) else (size, size) for size in shape)
+        if texts[0] > 1:
+            raise ModelError(f"{str(folder)!r}: embeddings need a model that takes one text, found at least {texts[0]}")
+        self._least, self.most = length
+        self._types = {spec.name: spec.dtype for spec in inputs}
+        self._output = next((spec.name for spec in outputs if len(spec.shape) in (2, 3)), outputs[0].name)
+        path = folder / _POOLING
+        pooling = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self._first = bool(pooling.get("pooling_mode_cls_token", False))
+
+    def __call__(self, given: list[int]) -> Array:
+        """The embedding of these tokens, float32. Raises InputError for more than the model takes."""
+        if not 0 < len(given) <= self.most:
+            raise InputError(f"the input has {len(given)} tokens: expected 1 .. {self.most}")
+        length = max(len(given), self._least)
+        rows = {
+            _TOKENS: [*given, *[0] * (length - len(given))],
+            _MASK: [1] * len(given) + [0] * (length - len(given)),
+            _SEGMENTS: [0] * length,
+        }
+        if length > len(given) and _MASK not in self._types:
+            raise InputError(f"the input has {len(given)} tokens: expected {length}, as the model takes no mask")
+        found = self._module.run({name: np.array([rows[name]], dtype) for name, dtype in self._types.items()})
+        value = np.asarray(found[self._output])[0].astype(np.float64)
+        if value.ndim == 2:
+            value = value[0] if self._first else value[: len(given)].mean(0)
+        unit: Array = value / max(float(np.linalg.norm(value)), 1e-12)
+        return unit.astype(np.float32)
+
+
+class Embeddings:
+    """The route for these models, by name."""
+
+    def __init__(self, models: Mapping[str, Embedder], limits: Limits) -> None:
+        self._models, self._limits = models, limits
+
+    def routes(self) -> list[Route]:
+        return [Route("/v1/embeddings", self.embeddings, methods=["POST"])] if self._models else []
+
+    async def embeddings(self, request: Request) -> Response:
+        fields = Fields(parsed(await body(request, self._limits)))
+        async with asyncio.timeout(self._limits.seconds):
+            return JSONResponse(await run_in_threadpool(self._embedded, fields))
+
+    def _embedded(self, fields: Fields) -> dict[str, Any]:
+        name = fields.text("model") or next(iter(self._models))
+        model = self._models.get(name)
+        if model is None:
+            message = f"there is no model {name!r} of embeddings: there is {', '.join(self._models)}"
+            raise RefusedError(404, message, param="model", code="model_not_found")
+        form = fields.any("encoding_format", "float")
+        if form not in ("float", "base64"):
+            raise fields.wrong("encoding_format", "float or base64", form)
+        prompts = asked.prompts(fields, "input")
+        fields.finish()
+        size = model.tokenizer.size
+        rows = [model.tokenizer.encode(given) if isinstance(given, str) else given for given in prompts]
+        if any(not 0 <= token < size for row in rows for token in row):
+            raise fields.wrong("input", f"tokens below {size}", "others")
+        data = [
+            {"object": "embedding", "index": number, "embedding": _spelled(model(row), form)}
+            for number, row in enumerate(rows)
+        ]
+        count = sum(map(len, rows))
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {"object": "list", "model": name, "data": data, "usage": usage}
+
+
+def _spelled(value: Array, form: str) -> Any:
+    if form == "base64":
+        return base64.b64encode(value.astype("<f4").tobytes()).decode()
+    return value.tolist()

@@ -1,0 +1,57 @@
+"""Servers of models that are given by their paths, on uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from luminal.core.errors import InputError
+from luminal.llm.extras import require
+from luminal.llm.model import LanguageModel
+from luminal.llm.opening import name_of
+
+for _package in ("starlette", "uvicorn", "prometheus_client"):
+    require(_package, "serve", "a server")
+
+from luminal.llm.serve import app, inference  # noqa: E402  (they need what was asked for)
+from luminal.llm.serve.http import Limits  # noqa: E402
+
+__all__ = ["Limits", "application", "plain_models", "run"]
+
+_HEADERS = 64 << 10  # bytes of a request's head
+_IDLE = 10  # seconds that a connection without a request stays
+
+
+def application(lm: LanguageModel, name: str, limits: Limits | None = None) -> Any:
+    """The server of a language model with a tokenizer, which owns it from then on."""
+    return app.language_model(name, lm, lm.tokenizer, limits)
+
+
+def plain_models(folders: Sequence[Path], name: str | None, threads: int, limits: Limits | None = None) -> Any:
+    """The server of exported models of any kind."""
+    named = {name or name_of(folder): folder for folder in folders}
+    if len(named) < len(folders):
+        raise InputError(f"expected models of different names, found {', '.join(map(name_of, folders))}")
+    return inference.application(named, threads, limits)
+
+
+def run(application: Any, host: str, port: int, listening: Callable[[str], None]) -> None:
+    """Serves until the process is told to end, by SIGTERM or an interrupt; then takes no more requests, and ends when
+    those that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
+    package = require("uvicorn", "serve", "a server")
+    config = package.Config(
+        application, host=host, port=port, http="h11", ws="none", lifespan="on", server_header=False, access_log=False,
+        log_level="warning", h11_max_incomplete_event_size=_HEADERS, timeout_keep_alive=_IDLE,
+    )  # fmt: skip
+    server = package.Server(config)
+    try:
+        sock = config.bind_socket()
+    except SystemExit as error:  # uvicorn logs why, and gives up
+        raise InputError(f"cannot listen at {host}:{port}") from error
+    address, number = sock.getsockname()[:2]
+    listening(f"http://{f'[{address}]' if ':' in address else address}:{number}")
+    asyncio.run(server.serve(sockets=[sock]))
+    if not server.started:
+        raise InputError("the server could not start")
