@@ -92,6 +92,18 @@ def remembered(value: Node, rule: Rule, *arguments: Any, **named: Any) -> Node:
     return ir.made(FUNCTION, (value, *operands), attr, value.shape, value.dtype)
 
 
+def alike(value: Node, other: Callable[[], Node]) -> Node:
+    """``value`` with the gradient of ``other()``, which is the same number in a form that says what it depends on."""
+    if not _recording.get() or not value.dtype.is_float:
+        return value
+    return remembered(value, lambda g, y, x: g, other())
+
+
+def of_nodes(*gradients: tuple[Any, Node | None]) -> list[Node | None]:
+    """Of pairs of an argument and its gradient, the gradients of those that are nodes."""
+    return [part for argument, part in gradients if isinstance(argument, Node)]
+
+
 def _placed(argument: Any, operands: list[Node]) -> Any:
     if isinstance(argument, Node):
         operands.append(argument)
