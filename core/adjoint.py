@@ -132,7 +132,13 @@ class _System:
             number = len(self.divided)
             least, most = sym.lower(num), sym.upper(num)
             # A quotient that is an index counts from 0, wherever the view reads.
-            begin = 0 if FloorDiv(atom.num, den) in self.indices else None if least is None else min(least // (sym.lower(den) or 1), 0)
+            begin = (
+                0
+                if FloorDiv(atom.num, den) in self.indices
+                else None
+                if least is None
+                else min(least // (sym.lower(den) or 1), 0)
+            )
             self.failed |= begin is None
             begin = begin or 0
             quotient = Var(f"q{number}", 0, (most or 0) - begin)
@@ -302,6 +308,4 @@ def _summed(
     part = ir.reduce(ops.SUM_REDUCE, part, range(len(used), len(shape)))
     outer = [c for c in conditions if c not in inner]
     by = {v: axis for place, axis in zip(places, ir.axes(x.shape), strict=True) if (v := sym.as_var(place)) is not None}
-    return ir.view(
-        part, x.shape, [ir.axes(x.shape)[k] for k in used], [sym.substitute(c, by) for c in outer], fill
-    )
+    return ir.view(part, x.shape, [ir.axes(x.shape)[k] for k in used], [sym.substitute(c, by) for c in outer], fill)

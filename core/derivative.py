@@ -56,6 +56,11 @@ def recorded(on: bool = True) -> Iterator[None]:
         _recording.reset(token)
 
 
+def recording() -> bool:
+    """Whether functions remember their derivatives."""
+    return _recording.get()
+
+
 def derivative(rule: Rule) -> Callable[[Callable[P, Node]], Callable[P, Node]]:
     """A decorator: the ``rule`` for gradients of a function of nodes and plain values.
 
@@ -97,6 +102,11 @@ def alike(value: Node, other: Callable[[], Node]) -> Node:
     if not _recording.get() or not value.dtype.is_float:
         return value
     return remembered(value, lambda g, y, x: g, other())
+
+
+def detached(x: Node) -> Node:
+    """``x``, through which no gradient passes."""
+    return remembered(x, lambda g, y, x: None, x)
 
 
 def of_nodes(*gradients: tuple[Any, Node | None]) -> list[Node | None]:

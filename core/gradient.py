@@ -240,7 +240,8 @@ def _scatter(node: Node, g: Node) -> list[Node | None]:
         alone = binary(ops.EQUAL, zeros, 1)
         of_old = select(old_zero, select(alone, g * rest, 0), g * node / select(old_zero, 1, old))
         one, others = ir.gather(alone, index, axis), ir.gather(rest, index, axis)
-        of_new = select(zero, select(one, there * others, 0), there * ir.gather(node, index, axis) / select(zero, 1, new))
+        whole = ir.gather(node, index, axis)
+        of_new = select(zero, select(one, there * others, 0), there * whole / select(zero, 1, new))
         return [of_old, None, of_new]
     if by is not None:
         raise without_gradient(node, {}, f" by {by}")

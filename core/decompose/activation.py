@@ -178,9 +178,7 @@ def mish(x: Node) -> Node:
     return x * (n / (n + 2))
 
 
-@derivative(
-    lambda g, y, x: select(less_equal(x, -3), 0, select(less(x, 3), g * (x / 3 + 0.5), g))
-)
+@derivative(lambda g, y, x: select(less_equal(x, -3), 0, select(less(x, 3), g * (x / 3 + 0.5), g)))
 @widened
 def hardswish(x: Node) -> Node:
     """``x * clamp(x + 3, 0, 6) / 6`` without overflow."""
@@ -203,9 +201,7 @@ def hardsigmoid(x: Node, alpha: float = 1 / 6, beta: float = 0.5) -> Node:
     return clamp(x * alpha + beta, 0, 1)
 
 
-def _of_elu(
-    g: Node, y: Node, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Node:
+def _of_elu(g: Node, y: Node, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
     grown = exp(x if input_scale == 1 else x * input_scale)
     return g * select(less_equal(x, 0), grown * (alpha * scale * input_scale), scale)
 

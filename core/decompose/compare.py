@@ -196,9 +196,7 @@ def descending(x: Node) -> Node:
     return select(less(x, -x), x, -x)
 
 
-def _of_clamped(
-    g: Node, y: Node, x: Node, lo: Operand | None = None, hi: Operand | None = None
-) -> list[Node | None]:
+def _of_clamped(g: Node, y: Node, x: Node, lo: Operand | None = None, hi: Operand | None = None) -> list[Node | None]:
     """The ends of the interval belong to it (PyTorch)."""
     inside = less_equal(lo, x) if lo is not None else equal(x, x)
     inside = inside & less_equal(x, hi) if hi is not None else inside
