@@ -132,19 +132,13 @@ class _System:
             number = len(self.divided)
             least, most = sym.lower(num), sym.upper(num)
             # A quotient that is an index counts from 0, wherever the view reads.
-            begin = (
-                0
-                if FloorDiv(atom.num, den) in self.indices
-                else None
-                if least is None
-                else min(least // (sym.lower(den) or 1), 0)
-            )
-            self.failed |= begin is None
-            begin = begin or 0
+            shortest = sym.lower(den) or 1
+            begin = 0 if FloorDiv(atom.num, den) in self.indices or least is None else min(least // shortest, 0)
+            self.failed |= least is None
             quotient = Var(f"q{number}", 0, (most or 0) - begin)
             remainder = sym.as_var(sym.axis(f"r{number}", den))
             assert remainder is not None
-            self.extents[quotient] = None if most is None else most // (sym.lower(den) or 1) - begin + 1
+            self.extents[quotient] = None if most is None else most // shortest - begin + 1
             self.extents[remainder] = den
             self.divided[num, den] = sym.expr(quotient) + begin, sym.expr(remainder)
             self.equations.append((sym.expr(quotient) + begin) * den + sym.expr(remainder) - num)

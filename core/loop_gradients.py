@@ -127,7 +127,9 @@ def _while(node: Node, by: Mapping[int, Node], wanted: Sequence[bool], pull: Pul
         return structured.cond(holds, lambda: traverse.substitute(loop.results, values), lambda: list(carries)), []
 
     last, _ = structured.scan(step, first, [ir.iota(bound)])
-    return pull(last, [by.get(k) for k in range(count)], node.inputs)
+    parts = pull(last, [by.get(k) for k in range(count)], node.inputs)
+    # An operand that stands in two places has its whole gradient at the first.
+    return [None if x in node.inputs[:k] else part for k, (x, part) in enumerate(zip(node.inputs, parts, strict=True))]
 
 
 def _bound(loop: ops.Repeat, first: Sequence[Node], shared: Sequence[Node]) -> Int | None:

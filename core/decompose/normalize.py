@@ -15,13 +15,27 @@ from luminal.core.decompose.common import normalized_axes, require_float, widene
 from luminal.core.decompose.compare import equal, isnan, not_equal
 from luminal.core.decompose.power import pow_
 from luminal.core.decompose.reduction import kept, max_, mean, min_, sum_
-from luminal.core.derivative import derivative
+from luminal.core.derivative import derivative, of_nodes
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, multiply_add, select
 from luminal.core.movement import reshape
 from luminal.core.types import f64
 
 
+def _of_normalised(
+    g: Node, y: Node, x: Node, axes: Iterable[int] | int, weight: Node | None = None, bias: Node | None = None,
+    eps: float = 1e-5,
+) -> list[Node | None]:  # fmt: skip
+    """With the normalised ``n`` and its gradient ``h``: ``(h - mean(h) - n * mean(h * n))`` over the deviation."""
+    over = normalized_axes(x, axes)
+    inverse = inverse_deviation(x, over, eps)
+    normal = (x - mean(x, over, keepdims=True)) * inverse
+    h = g if weight is None else g * weight
+    part = (h - mean(h, over, keepdims=True) - normal * mean(h * normal, over, keepdims=True)) * inverse
+    return of_nodes((x, part), (weight, g * normal), (bias, g))
+
+
+@derivative(_of_normalised)
 @widened
 def layer_norm(
     x: Node, axes: Iterable[int] | int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5

@@ -8,7 +8,7 @@ from luminal.core import movement
 from luminal.core.decompose import cumulative, distance, indexing, math, normalize
 from luminal.core.decompose import reduction as reduce
 from luminal.core.decompose.common import normalized_axes
-from luminal.core.derivative import alike, derivative
+from luminal.core.derivative import alike, derivative, remembered
 from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
 from luminal.frontends.fx.pointwise import sub
@@ -197,7 +197,8 @@ def softmax(self: Node, dim: int, dtype: DType | bool | None = None, *, result: 
 def safe_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
     """As softmax, but a row whose every element is -inf gives zeros."""
     empty = math.equal(reduce.max_(self, dim, keepdims=True), float("-inf"))
-    return select(empty, 0, softmax(self, dim, result=result))
+    value = select(empty, 0, softmax(self, dim, result=result))
+    return remembered(value, lambda g, y, x: y * (g - reduce.sum_(g * y, dim, keepdims=True)), self)
 
 
 @aten("log_softmax.int", "special_log_softmax", "_log_softmax")
