@@ -12,6 +12,7 @@ A gradient passes if its largest distance from the one in float64 is at most twi
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import signal
 import sys
 import warnings
@@ -189,20 +190,21 @@ def names() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="entries whose name holds this text")
-    parser.add_argument("--part", default="0/1", help="k/n: every n-th entry from the k-th; writes nothing unless 0/1")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    start, step = map(int, options.part.split("/"))
+    chosen = [name for name in names() if options.only in name]
     found: dict[str, tuple[str, str]] = {}
-    for name in [name for name in names() if options.only in name][start::step]:
-        found[name] = run(name)
-        if found[name][0] != "passed":
-            print(name, *found[name], flush=True)
+    with multiprocessing.Pool(options.jobs) as pool:
+        for name, (how, why) in zip(chosen, pool.imap(run, chosen), strict=True):
+            found[name] = how, why
+            if how != "passed":
+                print(name, how, why, flush=True)
     passed = [name for name, (how, _) in found.items() if how == "passed"]
     failed = [f"{name}: {why}" for name, (how, why) in found.items() if how == "failed"]
     print(f"{len(passed)} of {len(passed) + len(failed)} pass", flush=True)
-    if not options.only and step == 1:
+    if not options.only:
         PASSED.write_text("".join(f"{name}\n" for name in passed))
         FAILED.write_text("".join(f"{line}\n" for line in failed))
     return 0

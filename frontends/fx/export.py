@@ -6,6 +6,7 @@ import inspect
 import logging
 import operator
 import os
+import types
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,11 @@ _WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does no
 def as_module(function: Callable[..., Any]) -> torch.nn.Module:
     """A function of tensors as the forward of a module."""
     module = torch.nn.Module()
+    if isinstance(function, types.FunctionType):  # PyTorch notes the lines of functions of this name alone
+        code = function.__code__.replace(co_name="forward")
+        named = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+        named.__kwdefaults__ = function.__kwdefaults__
+        function = named
     module.forward = function
     return module
 
