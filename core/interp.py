@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import host, ir, limits, numerics, ops, sizes, strided, texts, traverse
+from luminal.core import derivative, host, ir, limits, numerics, ops, sizes, strided, texts, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ShapeError
 from luminal.core.ir import Graph, Node
@@ -99,6 +99,7 @@ def constant_value(node: Node) -> Array | None:
 
     Raises ShapeError where it is too large to be computed when compiling.
     """
+    (node,) = derivative.stripped([node]) if derivative.recording() else [node]
     if node.op is ops.CONSTANT:
         array: Array = node.attr.array
         return array
@@ -121,6 +122,8 @@ def folded(node: Node) -> Node:
     """``node``, which must depend on constants alone, as a constant. If it only moves or maps large constants, it is
     computed again for each read rather than held, so that weights need not be in memory twice.
     """
+
+    (node,) = derivative.stripped([node]) if derivative.recording() else [node]
 
     def value() -> Array:
         found = evaluate([node])[0]

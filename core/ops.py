@@ -30,6 +30,7 @@ class Kind(Enum):
     STRUCTURED = "structured"  # bodies of primitives, run as often as data or sizes say
     ORDERED = "ordered"  # the elements of the last axis, or some of them, in another order
     HOST = "host"  # a function of the host, which no kernel can be
+    FUNCTION = "function"  # a value and what it is a function of, while gradients are taken (core/derivative.py)
 
 
 # ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------

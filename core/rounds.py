@@ -40,12 +40,12 @@ def counted(
         elif carry.dtype.is_bool and carry.size == 1:
             before[carry] = start, after
     terms: list[Int] = []
-    for part in _conjunction(holds):
+    for part in conjunction(holds):
         carried = before.get(_one(part))
         if carried is None:
             found = _first_false(part, known)
         else:
-            found = _through_carry(carried[0], _conjunction(carried[1]), known)
+            found = _through_carry(carried[0], conjunction(carried[1]), known)
         if found is None:
             return None
         if found is not _NEVER:
@@ -143,10 +143,11 @@ def _difference(part: Node, known: dict[Node, Node]) -> Int | None:
     return less - more + 1 if negated else more - less
 
 
-def _conjunction(condition: Node) -> list[Node]:
+def conjunction(condition: Node) -> list[Node]:
+    """The parts of a condition that must all hold."""
     condition = _one(condition)
     if condition.op is ops.AND and condition.dtype.is_bool:
-        return [part for operand in condition.inputs for part in _conjunction(operand)]
+        return [part for operand in condition.inputs for part in conjunction(operand)]
     return [condition]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -11,9 +11,11 @@ import torch
 from torch.nn import functional
 
 import luminal
-from luminal.core import gradient, interp, ir, ops, types
+from luminal.core import derivative, gradient, interp, ir, ops, structured, types
+from luminal.core.decompose import math
 from luminal.core.errors import UnsupportedError
 from luminal.core.gradient import gradients
+from luminal.core.movement import reshape, slice_
 from luminal.frontends.onnx import importer
 from tests.fx_support import Call
 
@@ -48,6 +50,8 @@ FUNCTIONS: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "picked": (lambda x: x[:, PICKS] * x[[2, 0, 2, 3]][:, None, :3], (ROWS,)),
     "sorted": (lambda x: x.sort(1).values * ROWS, (IMAGE.reshape(-1)[:24].reshape(4, 6),)),
     "put": (lambda x, y: x.index_copy(0, torch.tensor([3, 1]), y).exp(), (ROWS, ROWS[:2] * 0.5)),
+    "summed up": (lambda x: x.cumsum(0) * x.cumprod(1) + x.logcumsumexp(0), (ROWS,)),
+    "multiplied": (lambda x: x.scatter_reduce(0, PICKS, x[:2, :3] * x[1:3, 2:5], "prod"), (ROWS,)),
     "added": (lambda x, y: x.index_add(0, torch.tensor([3, 1, 3]), y).exp(), (ROWS, ROWS[:3] * 0.5)),
 }
 
@@ -68,8 +72,9 @@ FUNCTIONS |= {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_are_those_of_pytorch(name: str) -> None:
     function, given = FUNCTIONS[name]
-    graph = luminal.read(Call(function), given)
-    nodes = gradients(graph.results[0], graph.inputs)
+    with derivative.recorded():
+        graph = luminal.read(Call(function), given)
+        nodes = derivative.stripped(gradients(graph.results[0], graph.inputs))
     assert [(x.shape, x.dtype) for x in nodes] == [(x.shape, x.dtype) for x in graph.inputs]
     values = {node.attr.name: x.numpy() for node, x in zip(graph.inputs, given, strict=True)}
     leaves = [x.clone().requires_grad_() for x in given]
@@ -101,17 +106,144 @@ def test_symbolic_sizes_and_values_that_do_not_matter() -> None:
 
 
 def test_every_primitive_has_a_rule_or_is_known_to_have_none() -> None:
-    parts = [set(gradient.RULES), gradient.CONSTANT, gradient.WITHOUT]
+    parts = [set(gradient.RULES), set(gradient.LOOPS), gradient.CONSTANT, gradient.WITHOUT]
     assert set().union(*parts) == set(ops.TABLE.values()) and sum(map(len, parts)) == len(ops.TABLE)
 
 
-def test_there_is_none_through_loops_and_bits() -> None:
-    graph = luminal.read(Call(lambda x: x.cumsum(0)), (ROWS,))
-    with pytest.raises(UnsupportedError, match="Scan has no gradient"):
-        gradients(graph.results[0], graph.inputs)
+def test_there_is_none_through_bits() -> None:
     x = ir.input_("x", (3,), types.f32)
     with pytest.raises(UnsupportedError, match="Bitcast has no gradient"):
         gradients(ir.bitcast(ir.bitcast(x, types.i32) & 7, types.f32), [x])
+
+
+# ---- loops and branches --------------------------------------------------------------------------------------------
+
+
+def agrees(build: Callable[[ir.Node], ir.Node], eager: Function, given: torch.Tensor) -> None:
+    x = ir.input_("x", tuple(given.shape), types.f64)
+    (found,) = interp.evaluate(gradients(build(x), [x]), {"x": given.numpy()})
+    leaf = given.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(eager(leaf).sum(), leaf)
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_scan_is_differentiated_by_a_scan_backwards() -> None:
+    """By what it carries first, what it runs along, and what all steps share; by the last carry and by outputs."""
+
+    def build(x: ir.Node) -> ir.Node:
+        first, weight = slice_(reshape(x, [24]), 0, 0, 6), slice_(reshape(x, [24]), 0, 6, 6)
+
+        def step(carried: Sequence[ir.Node], element: Sequence[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+            h = carried[0] * weight + element[0] * element[0]
+            return [h, carried[1] + 1], [h * carried[0]]
+
+        last, (out,) = structured.scan(step, [first, ir.constant(0, types.i64)], [x])
+        return last[0] * 3 + ir.reduce(ops.SUM_REDUCE, out, [0])
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        h, weight, total = x.reshape(-1)[:6], x.reshape(-1)[6:12], torch.zeros(6, dtype=x.dtype)
+        for row in x:
+            before, h = h, h * weight + row * row
+            total = total + h * before
+        return h * 3 + total
+
+    agrees(build, eager, ROWS)
+
+
+def test_a_scan_in_a_scan_is_differentiated() -> None:
+    def build(x: ir.Node) -> ir.Node:
+        def outer(carried: Sequence[ir.Node], row: Sequence[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+            def inner(total: Sequence[ir.Node], element: Sequence[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+                return [total[0] * element[0] + carried[0]], []
+
+            (last,), _ = structured.scan(inner, [carried[0]], [row[0]])
+            return [last], [last * last]
+
+        return structured.scan(outer, [ir.constant(0.5, types.f64)], [x])[1][0]
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        carried, found = torch.tensor(0.5, dtype=x.dtype), []
+        for row in x:
+            total = carried
+            for element in row:
+                total = total * element + carried
+            carried = total
+            found.append(total * total)
+        return torch.stack(found)
+
+    agrees(build, eager, ROWS)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_branch_gives_the_gradient_of_the_side_that_is_taken(sign: float) -> None:
+    def build(x: ir.Node) -> ir.Node:
+        first = reshape(slice_(reshape(x, [24]), 0, 0, 1), [])
+        return structured.cond(first < 0, lambda: [x * x], lambda: [x * first])[0]
+
+    agrees(build, lambda x: x * x if x[0, 0] < 0 else x * x[0, 0], ROWS * sign)
+
+
+def test_a_while_loop_whose_rounds_are_bounded_is_differentiated() -> None:
+    """How often it runs is decided by the data, but never more than 9 times."""
+
+    def build(x: ir.Node) -> ir.Node:
+        def holds(carries: Sequence[ir.Node]) -> ir.Node:
+            small = reshape(ir.reduce(ops.SUM_REDUCE, carries[1] * carries[1], [0, 1]), []) < 1000.0
+            return (carries[0] < 9) & small
+
+        count = ir.constant(0, types.i64)
+        return structured.while_loop(holds, lambda c: [c[0] + 1, c[1] * c[1] + x], [count, x])[1]
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        y, count = x, 0
+        while count < 9 and (y * y).sum() < 1000:
+            y, count = y * y + x, count + 1
+        assert 0 < count < 9
+        return y
+
+    agrees(build, eager, ROWS)
+
+
+def test_a_loop_without_a_bound_has_no_gradient() -> None:
+    x = ir.input_("x", (), types.f64)
+    last = structured.while_loop(lambda c: c[0] < 100.0, lambda c: [c[0] * 2], [x])[0]
+    with pytest.raises(UnsupportedError, match="While has no gradient: nothing bounds the number of its rounds"):
+        gradients(last, [x])
+
+
+# ---- functions that remember their derivative ------------------------------------------------------------------------
+
+
+def test_functions_are_differentiated_by_their_own_derivatives() -> None:
+    """No bits and no coefficients of a polynomial are left: the gradient of tanh is one less its square."""
+    with derivative.recorded():
+        x = ir.input_("x", (3,), types.f32)
+        y = math.tanh(x)
+        (found,) = derivative.stripped(gradients(y, [x]))
+    (plain,) = derivative.stripped([y])
+    assert plain is math.tanh(x)
+    assert found is ir.expand(ir.constant(1.0, types.f32), (3,)) * (1 - plain * plain)
+
+
+def test_derivatives_have_derivatives() -> None:
+    for function in (torch.tanh, torch.sigmoid, functional.gelu, torch.erf, torch.lgamma, lambda x: x.softmax(0)):
+        with derivative.recorded():
+            graph = luminal.read(Call(function), (ROWS,))
+            (first,) = gradients(graph.results[0], graph.inputs, graph.inputs[0])
+            second = derivative.stripped(gradients(first, graph.inputs))
+        (found,) = interp.evaluate(second, {graph.inputs[0].attr.name: ROWS.numpy()})
+        x = ROWS.clone().requires_grad_()
+        (once,) = torch.autograd.grad(function(x), x, x, create_graph=True)
+        (wanted,) = torch.autograd.grad(once.sum(), x)
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6, atol=1e-8)  # PyTorch's trigamma has 9 digits
+
+
+def test_equal_values_of_functions_with_other_derivatives_are_told_apart() -> None:
+    with derivative.recorded():
+        x = ir.input_("x", (1,), types.f32)
+        y = math.relu(x) + math.clamp(x, 0)
+        found = derivative.stripped(gradients(y, [x]))
+    assert interp.evaluate(found, {"x": np.zeros(1, np.float32)})[0] == 1
 
 
 # ---- ONNX ----------------------------------------------------------------------------------------------------------
@@ -167,9 +299,4 @@ def test_what_it_cannot_be_of() -> None:
         load("""(float[3] x) => (float[3] dx) {
             r = RandomUniformLike (x)  y = Mul (r, x)  z = RandomUniformLike (y)  w = Add (z, y)
             dx = ai.onnx.preview.training.Gradient <xs: strings = ["x"], y: string = "w"> (x)
-        }""")
-    with pytest.raises(UnsupportedError, match="Scan has no gradient"):
-        load("""(float[3] x) => (float[3] dx) {
-            axis = Constant <value: tensor = int64 {0}> ()  y = CumSum (x, axis)
-            dx = ai.onnx.preview.training.Gradient <xs: strings = ["x"], y: string = "y"> (x)
         }""")

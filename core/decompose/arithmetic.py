@@ -5,6 +5,7 @@ from __future__ import annotations
 from luminal.core import ops
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, isnan, less, less_equal, logical_not, maximum, not_equal
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, Operand, binary, lift, select, unary
 
 
@@ -20,6 +21,7 @@ def sub(a: Operand, b: Operand) -> Node:
     return lift(a, node) + -lift(b, node)
 
 
+@derivative(lambda g, y, x: g * sign(x))
 def abs_(x: Node) -> Node:
     """``|x|``; the lowest integer stays itself."""
     if x.dtype.kind in "bu":
@@ -97,6 +99,7 @@ def frac(x: Node) -> Node:
     return x - trunc(x)
 
 
+@derivative(lambda g, y, a, b: [g, -(g * trunc(a / b))])
 @widened
 def fmod(a: Node, b: Node) -> Node:
     """The remainder of truncated division, with the sign of ``a``, exact."""
@@ -108,6 +111,7 @@ def fmod(a: Node, b: Node) -> Node:
     return select(less(a, 0), -magnitude, select(zero, a, magnitude))
 
 
+@derivative(lambda g, y, a, b: [g, -(g * floor(a / b))])
 @widened
 def remainder(a: Node, b: Node) -> Node:
     """The remainder of floored division, with the sign of ``b``, exact; a zero has the sign of ``a``, as in PyTorch."""
@@ -115,6 +119,7 @@ def remainder(a: Node, b: Node) -> Node:
     return select(equal(rest, 0), a * 0, rest) if a.dtype.is_float else rest
 
 
+@derivative(lambda g, y, a, b: [None, None])
 @widened
 def floor_divide(a: Node, b: Node) -> Node:
     """``floor(a / b)`` of the exact quotient; integer division by zero gives 0, float division inf or NaN."""
@@ -140,6 +145,7 @@ def trunc_divide(a: Node, b: Node) -> Node:
     return trunc(quotient)
 
 
+@derivative(lambda g, y, a, b: [select(equal(a, 0), 0, g * (y / a)), None])
 @widened
 def copysign(a: Node, b: Node) -> Node:
     """``|a|`` with the sign of ``b``, the sign of a zero included."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core.decompose.common import number, positive_infinity
+from luminal.core.derivative import derivative, of_nodes
 from luminal.core.ir import Node, Operand, binary, cast, constant, select
 from luminal.core.types import bool_
 
@@ -111,11 +112,19 @@ def _never(x: Node) -> Node:
     return binary(ops.AND, truth(x), constant(False, bool_))
 
 
+def _of_larger(g: Node, y: Node, a: Operand, b: Operand) -> list[Node | None]:
+    """Equal operands share the gradient; where one is NaN, both have it (PyTorch)."""
+    half = select(equal(a, b), g * 0.5, g)
+    return of_nodes((a, select(less(a, b), 0, half)), (b, select(less(b, a), 0, half)))
+
+
+@derivative(_of_larger)
 def maximum(a: Operand, b: Operand) -> Node:
     """The larger operand; NaN where either is NaN, and 0 of -0 and 0."""
     return binary(ops.MAX, a, b)
 
 
+@derivative(lambda g, y, a, b: _of_larger(g, y, *(_negated(x) for x in (a, b))))
 def minimum(a: Operand, b: Operand) -> Node:
     """The smaller operand; NaN where either is NaN, and -0 of -0 and 0."""
     node = a if isinstance(a, Node) else b
@@ -151,11 +160,19 @@ def _outside(beyond: Node, bound: Operand) -> Node:
     return beyond | isnan(bound) if isinstance(bound, Node) and number(bound) is None else beyond
 
 
+def _of_number(beyond: Node, g: Node, a: Node, b: Node) -> list[Node | None]:
+    """The first operand has the gradient where it is ``beyond`` or as far as the other, or the other is NaN."""
+    first = beyond | equal(a, b) | isnan(b)
+    return [select(first, g, 0), select(first, 0, g)]
+
+
+@derivative(lambda g, y, a, b: _of_number(less(b, a), g, a, b))
 def number_maximum(a: Node, b: Node) -> Node:
     """The larger operand, and where one is NaN the other (IEEE 754's maximumNumber)."""
     return _number_of(maximum(a, b), a, b)
 
 
+@derivative(lambda g, y, a, b: _of_number(less(a, b), g, a, b))
 def number_minimum(a: Node, b: Node) -> Node:
     """The smaller operand, and where one is NaN the other (IEEE 754's minimumNumber)."""
     return _number_of(minimum(a, b), a, b)
@@ -179,6 +196,21 @@ def descending(x: Node) -> Node:
     return select(less(x, -x), x, -x)
 
 
+def _of_clamped(g: Node, y: Node, x: Node, lo: Operand | None = None, hi: Operand | None = None) -> list[Node | None]:
+    """The ends of the interval belong to it (PyTorch)."""
+    inside = less_equal(lo, x) if lo is not None else equal(x, x)
+    inside = inside & less_equal(x, hi) if hi is not None else inside
+    result: list[Node | None] = [select(inside, g, 0)]
+    if isinstance(lo, Node):
+        below = less(x, lo)
+        result.append(select(below if hi is None else below & less(lo, hi), g, 0))
+    if isinstance(hi, Node):
+        above = less(hi, x)
+        result.append(select(above if lo is None else above | less(hi, lo), g, 0))
+    return result
+
+
+@derivative(_of_clamped)
 def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
     """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN. A zero keeps its sign where a
     bound is a zero of the other (as in PyTorch and onnxruntime)."""

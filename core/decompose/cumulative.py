@@ -14,12 +14,21 @@ from luminal.core.decompose import twofloat
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, isfinite, isnan, less, less_equal, logical_not, maximum
 from luminal.core.decompose.exponential import exp, log
+from luminal.core.decompose.indexing import gather_elements
+from luminal.core.derivative import alike, derivative
 from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, lift, select
 from luminal.core.movement import along, flip, permute
 from luminal.core.structured import scan
 from luminal.core.types import i64
 
 
+def _of_sums(
+    g: Node, y: Node, x: Node, axis: int, exclusive: bool = False, reverse: bool = False, first: float = 0
+) -> Node:
+    return cumsum(g, axis, exclusive, not reverse)
+
+
+@derivative(_of_sums)
 def cumsum(x: Node, axis: int, exclusive: bool = False, reverse: bool = False, first: float = 0) -> Node:
     """Running sums along ``axis`` from ``first`` on: each element and those before it (``exclusive``: only those before
     it; ``reverse``: those after it); of bool, an int64. From 0 on, the sum of -0 is 0, and from -0 on, -0."""
@@ -31,6 +40,25 @@ def cumprod(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) 
     return _cumulative(ops.MUL, 1, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
 
 
+def _of_logcumsumexp(g: Node, y: Node, x: Node, axis: int) -> Node:
+    """From the last element to the first, the gradients of this result and those after it, each times the exponential
+    of its distance from this one, which is never above 1."""
+    if x.rank == 0:
+        return g
+    moved, back = _first(x, axis)
+    g, y = (flip(_first(part, axis)[0], [0]) for part in (g, y))
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (total, after), (part, result) = carried, element
+        following = part + total * _relative(result, after)
+        return (following, result), (following,)
+
+    start = [expand(constant(number, x.dtype), moved.shape[1:]) for number in (0, math.inf)]
+    _, (total,) = scan(step, start, [g, y])
+    return permute(flip(total * _relative(flip(moved, [0]), y), [0]), back)
+
+
+@derivative(_of_logcumsumexp)
 @widened
 def logcumsumexp(x: Node, axis: int) -> Node:
     """Running logarithms of sums of exponentials along ``axis``. What is carried is the maximum and the sum of the
@@ -114,7 +142,7 @@ def _running(x: Node, axis: int, follows: Callable[[Node, Node], Node]) -> tuple
     first = expand(constant(0, x.dtype), moved.shape[1:]), expand(constant(-1, i64), moved.shape[1:])
     _, results = scan(step, first, (moved, places))
     best, at = (permute(result, back) for result in results)
-    return best, at
+    return alike(best, lambda: gather_elements(x, at, axis)), at
 
 
 @widened

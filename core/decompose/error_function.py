@@ -10,6 +10,7 @@ from luminal.core.decompose.common import SHORT_DIGITS, Quotients, horner, in_pa
 from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, multiply_add, select, unary
 from luminal.core.types import f32, f64
 
@@ -20,6 +21,12 @@ _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
 _SHORT_LIMIT = 14.3
 
 
+def _bell(x: Node) -> Node:
+    """``2/sqrt(pi) * exp(-x**2)``."""
+    return unary(ops.EXP2, x * x, ops.Scale(-LOG2_E)) * (2 / math.sqrt(math.pi))
+
+
+@derivative(lambda g, y, x: g * _bell(x))
 @real_function
 def erf(x: Node) -> Node:
     """The error function: a polynomial on ``[-1, 1]``; beyond, one minus two to a polynomial."""
@@ -44,6 +51,7 @@ def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> t
     return weight, numerator, main, multiply_add(main, multiply_add(rest, rate * constant, constant), horner(v, q))
 
 
+@derivative(lambda g, y, x: -(g * _bell(x)))
 @real_function
 def erfc(x: Node) -> Node:
     """``1 - erf(x)``, accurate where it is small."""
@@ -53,6 +61,13 @@ def erfc(x: Node) -> Node:
     return select(less(x, -x), 2 - tail, tail)
 
 
+def normal_slope(x: Node) -> Node:
+    """The derivative of ``times_normal``: the normal distribution at ``x`` plus ``x`` times its density."""
+    density = unary(ops.EXP2, x * x, ops.Scale(-0.5 * LOG2_E)) * (1 / math.sqrt(2 * math.pi))
+    return erfc(x * -math.sqrt(0.5)) * 0.5 + x * density
+
+
+@derivative(lambda g, y, x: g * normal_slope(x))
 @real_function
 def times_normal(x: Node) -> Node:
     """``x`` times the cumulative distribution of the standard normal at ``x``: ``x * erfc(-x/sqrt(2)) / 2``.

@@ -8,6 +8,7 @@ from luminal.core import ops
 from luminal.core.decompose.coefficients import EXPM1
 from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import clamp, equal, less
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, binary, bitcast, cast, multiply_add, select, unary
 from luminal.core.types import f32, f64, i32, i64
 
@@ -66,6 +67,7 @@ def reduced_exponential(x: Node) -> tuple[Node, Node]:
     return k, multiply_add(r * r, horner(r, EXPM1[x.dtype]), r)
 
 
+@derivative(lambda g, y, x: g * (y + 1))
 @real_function
 def expm1(x: Node) -> Node:
     """``e**x - 1``, accurate near zero."""
@@ -77,6 +79,7 @@ def expm1(x: Node) -> Node:
     return select(less(x * x, x.dtype.eps**2 / 16), x, result)
 
 
+@derivative(lambda g, y, x: g / (x + 1))
 @real_function
 def log1p(x: Node) -> Node:
     """``log(1 + x)``, accurate near zero: the logarithm of the rounded sum, times the ratio of ``x`` to what that sum

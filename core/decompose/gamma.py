@@ -18,6 +18,7 @@ from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import equal, less, maximum
 from luminal.core.decompose.exponential import log
 from luminal.core.decompose.trigonometric import cos, sin
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, select, unary
 from luminal.core.types import f32, f64
 
@@ -32,6 +33,7 @@ def _steps(x: Node) -> Node:
     return maximum(floor(x) - 2, 0)
 
 
+@derivative(lambda g, y, x: g * digamma(x))
 @real_function
 def lgamma(x: Node) -> Node:
     """The logarithm of the magnitude of the gamma function: infinite at 0, at the integers below, and at infinities."""
@@ -59,6 +61,7 @@ def _lgamma(x: Node) -> Node:
     return select(far, (x - 0.5) * (logarithm - 1) + tail, near + logarithm)
 
 
+@derivative(lambda g, y, x: g * trigamma(x))
 @real_function
 def digamma(x: Node) -> Node:
     """The derivative of ``lgamma``: NaN at the integers below 0, and at 0 the infinity with the sign that 0 has not."""
@@ -69,6 +72,27 @@ def digamma(x: Node) -> Node:
     rest = select(below, _cotangent(x - nearest) * math.pi, unary(ops.RECIP, x))
     value = select(low, value - rest, value)
     return select(below & equal(x, nearest), math.nan, value)
+
+
+@real_function
+def trigamma(x: Node) -> Node:
+    """The derivative of ``digamma``, infinite at 0 and the integers below: reflected to at least 1/2, led up to at
+    least ``_FAR`` by the recurrence, and Stirling's series from there."""
+    low = less(x, 0.5)
+    y = select(low, 1 - x, x)
+    total = unary(ops.RECIP, y * y)
+    for k in range(1, _FAR):
+        total = total + unary(ops.RECIP, (y + k) * (y + k))
+    inverse = unary(ops.RECIP, y + _FAR)
+    square = inverse * inverse
+    tail = inverse + square * 0.5 + inverse * square * horner(square, _TRIGAMMA_TAIL)
+    value = total + tail
+    sine = sin((x - round_(x)) * math.pi)
+    return select(low, math.pi**2 / (sine * sine) - value, value)
+
+
+# Bernoulli's numbers from the second on, of which Stirling's series for the second derivative is made.
+_TRIGAMMA_TAIL = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _cotangent(x: Node) -> Node:

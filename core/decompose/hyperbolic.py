@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from luminal.core import ops
-from luminal.core.decompose.arithmetic import abs_
+from luminal.core.decompose.arithmetic import abs_, rsqrt
 from luminal.core.decompose.coefficients import TANH
 from luminal.core.decompose.common import SHORT_DIGITS, horner, real_function
 from luminal.core.decompose.compare import equal, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, log, log1p, power_of_two, reduced_exponential
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, select, unary
 from luminal.core.types import f32, f64
 
@@ -18,6 +19,7 @@ _SINH_LIMIT = {f32: 89.5, f64: 710.5}
 _LARGE = {f32: 2.0**13, f64: 2.0**28}
 
 
+@derivative(lambda g, y, x: g * (1 - y * y))
 @real_function
 def tanh(x: Node) -> Node:
     """The hyperbolic tangent: a polynomial on ``[-5/8, 5/8]``; beyond, ``1 - 2/(exp(2|x|) + 1)`` with the sign of x."""
@@ -40,6 +42,7 @@ def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:
     return a, 0.0625 / a, p, p / (p + 1)
 
 
+@derivative(lambda g, y, x: g * cosh(x))
 @real_function
 def sinh(x: Node) -> Node:
     """The hyperbolic sine."""
@@ -50,6 +53,7 @@ def sinh(x: Node) -> Node:
     return select(less(x * x, x.dtype.eps / 4), x, result)
 
 
+@derivative(lambda g, y, x: g * sinh(x))
 @real_function
 def cosh(x: Node) -> Node:
     """The hyperbolic cosine."""
@@ -57,6 +61,7 @@ def cosh(x: Node) -> Node:
     return ((a + b) + (a * p - b * q)) * 2
 
 
+@derivative(lambda g, y, x: g * rsqrt(x * x + 1))
 @real_function
 def asinh(x: Node) -> Node:
     """The inverse of sinh: ``log1p(m + m*m/(1 + sqrt(1 + m*m)))`` of the magnitude, or ``log(m) + ln(2)`` where the
@@ -70,6 +75,7 @@ def asinh(x: Node) -> Node:
     return select(equal(x, 0), x, select(less(x, 0), -result, result))
 
 
+@derivative(lambda g, y, x: g * rsqrt(x * x - 1))
 @real_function
 def acosh(x: Node) -> Node:
     """The inverse of cosh: NaN below 1."""
@@ -80,6 +86,7 @@ def acosh(x: Node) -> Node:
     return select(less(x, 1), math.nan, result)
 
 
+@derivative(lambda g, y, x: g / (1 - x * x))
 @real_function
 def atanh(x: Node) -> Node:
     """The inverse of tanh: infinite at -1 and 1, NaN beyond."""

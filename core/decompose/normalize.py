@@ -10,17 +10,32 @@ import math
 from collections.abc import Iterable, Sequence
 
 from luminal.core import symbolic as sym
-from luminal.core.decompose.arithmetic import abs_, rsqrt, sqrt
+from luminal.core.decompose.arithmetic import abs_, rsqrt, sign, sqrt
 from luminal.core.decompose.common import normalized_axes, require_float, widened
-from luminal.core.decompose.compare import not_equal
+from luminal.core.decompose.compare import equal, isnan, not_equal
 from luminal.core.decompose.power import pow_
-from luminal.core.decompose.reduction import max_, mean, min_, sum_
+from luminal.core.decompose.reduction import kept, max_, mean, min_, sum_
+from luminal.core.derivative import derivative, of_nodes
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, cast, constant, multiply_add
+from luminal.core.ir import Node, cast, constant, multiply_add, select
 from luminal.core.movement import reshape
 from luminal.core.types import f64
 
 
+def _of_normalised(
+    g: Node, y: Node, x: Node, axes: Iterable[int] | int, weight: Node | None = None, bias: Node | None = None,
+    eps: float = 1e-5,
+) -> list[Node | None]:  # fmt: skip
+    """With the normalised ``n`` and its gradient ``h``: ``(h - mean(h) - n * mean(h * n))`` over the deviation."""
+    over = normalized_axes(x, axes)
+    inverse = inverse_deviation(x, over, eps)
+    normal = (x - mean(x, over, keepdims=True)) * inverse
+    h = g if weight is None else g * weight
+    part = (h - mean(h, over, keepdims=True) - normal * mean(h * normal, over, keepdims=True)) * inverse
+    return of_nodes((x, part), (weight, g * normal), (bias, g))
+
+
+@derivative(_of_normalised)
 @widened
 def layer_norm(
     x: Node, axes: Iterable[int] | int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
@@ -112,6 +127,30 @@ def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None,
     return _scaled_by_channel(result, weight, bias)
 
 
+def _of_norm(
+    g: Node, y: Node, x: Node, axes: Sequence[int] | int | None, p: float = 2, keepdims: bool = False
+) -> Node | None:
+    """None where the norm is 0; largest magnitudes share it (PyTorch)."""
+    if p == 0:
+        return None
+    g, y = (part if keepdims else kept(part, normalized_axes(x, axes)) for part in (g, y))
+    if p == 1:
+        return g * sign(x)
+    size = abs_(x)
+    if math.isinf(p):
+        ends = cast(equal(size, y) | isnan(size), x.dtype)
+        return sign(x) * (ends / sum_(ends, axes, keepdims=True) * g)
+    if p == 2:
+        return x * select(equal(y, 0), 0, g / y)
+    if p < 2:
+        grown = sign(x) * pow_(size, p - 1)
+        grown = select(equal(x, 0), 0, grown) if p < 1 else grown
+    else:
+        grown = x * pow_(size, p - 2)
+    return grown * (g * pow_(y, 1 - p) if p < 1 else select(equal(y, 0), 0, g / pow_(y, p - 1)))
+
+
+@derivative(_of_norm)
 @widened
 def lp_norm(x: Node, axes: Sequence[int] | int | None, p: float = 2, keepdims: bool = False) -> Node:
     """``sum(|x|**p) ** (1/p)``; for an infinite ``p`` the largest or smallest magnitude, for 0 the number of elements

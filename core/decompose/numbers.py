@@ -6,7 +6,9 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_, fmod
 from luminal.core.decompose.common import require_float
 from luminal.core.decompose.compare import equal, isfinite, isnan, less, not_equal
+from luminal.core.decompose.exponential import exp2
 from luminal.core.decompose.reduction import any_
+from luminal.core.derivative import derivative, remembered
 from luminal.core.ir import Node, binary, bitcast, broadcast, cast, constant, select
 from luminal.core.structured import while_loop
 from luminal.core.types import bf16, f16, f32, f64, i16, i32, i64
@@ -57,9 +59,12 @@ def frexp(x: Node) -> tuple[Node, Node]:
     exponent = select(is_subnormal, exponent - (fraction + 1), exponent)
     significand = bitcast((bits & ~(exponents << fraction)) | (half << fraction), wide.dtype)
     plain = isfinite(wide) & not_equal(wide, 0)
-    return cast(select(plain, significand, wide), x.dtype), cast(select(plain, exponent, 0), i32)
+    exponent = cast(select(plain, exponent, 0), i32)
+    value = cast(select(plain, significand, wide), x.dtype)
+    return remembered(value, lambda g, y, x, e: [g / exp2(cast(e, g.dtype)), None], x, exponent), exponent
 
 
+@derivative(lambda g, y, x, towards: [select(equal(x, towards), 0, g), None])
 def nextafter(x: Node, towards: Node) -> Node:
     """The neighbour of ``x`` in the direction of ``towards``, which is the result where they are equal; NaN of NaN."""
     require_float(x, "nextafter")

@@ -11,6 +11,7 @@ from luminal.core.decompose.common import lowest, require_float, widened
 from luminal.core.decompose.compare import equal, isnan, less
 from luminal.core.decompose.contraction import sliding
 from luminal.core.decompose.transposed import fold
+from luminal.core.derivative import alike
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, binary, cast, constant, dim, expand, iota, reduce, select, view
 from luminal.core.movement import along, reshape, unsqueeze
@@ -59,7 +60,20 @@ def max_pool(
     strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, begin, end, dilations, ceil_mode)
     taps = windows_of(x, kernel, strides, begin, dilations, counts, lowest(x))
-    return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
+    over = range(x.rank, taps.rank)
+
+    def taken() -> Node:
+        order = _order(x, len(kernel))
+        order = windows_of(order, kernel, strides, begin, dilations, counts, lowest(order))
+        return _first_of_largest(taps, order, over)
+
+    return alike(reduce(ops.MAX_REDUCE, taps, over), taken)
+
+
+def _first_of_largest(x: Node, order: Node, over: Sequence[int]) -> Node:
+    """The largest elements of ``x`` over axes as sums of what is taken among equals: see ``_order``."""
+    first = expand(unsqueeze(_order_of_largest(x, order, over), over), x.shape)
+    return reduce(ops.SUM_REDUCE, select(equal(order, first), x, 0), over)
 
 
 def max_pool_place(
@@ -233,8 +247,12 @@ def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     """The largest element of each part, cut as ``adaptive_avg_pool`` does."""
     if 0 in output_size:
         return _no_parts(x, output_size, x.dtype)
+    order = _order(x, len(output_size))
     for axis, parts in _parts(x, output_size):
-        x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, lowest(x)), [axis + 1])
+        pieces, places = (_part(each, axis, parts, lowest(each)) for each in (x, order))
+        over = [axis + 1]
+        x = alike(reduce(ops.MAX_REDUCE, pieces, over), lambda: _first_of_largest(pieces, places, over))  # noqa: B023
+        order = _order_of_largest(pieces, places, over)
     return x
 
 

@@ -10,8 +10,9 @@ from luminal.core.decompose.arithmetic import abs_, reciprocal, rsqrt, sqrt, tru
 from luminal.core.decompose.coefficients import ATANH, EXPM1
 from luminal.core.decompose.common import horner, number, widened
 from luminal.core.decompose.compare import clamp, equal, isinf, less, logical_not, maximum, minimum, not_equal
-from luminal.core.decompose.exponential import power_of_two
+from luminal.core.decompose.exponential import log, power_of_two
 from luminal.core.decompose.twofloat import TwoFloat
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, Operand, binary, bitcast, broadcast, cast, constant, expand, lift, select, unary
 from luminal.core.types import DType, f32, f64, i32, i64
 
@@ -19,6 +20,24 @@ from luminal.core.types import DType, f32, f64, i32, i64
 _LARGEST_FACTORS, _LARGEST_RECIPROCAL_FACTORS = 5, 2
 
 
+def _of_power(g: Node, y: Node, x: Node, exponent: Operand) -> list[Node | None]:
+    """Of the base none where the exponent is 0; of the exponent none where the power of 0 is 0 or 1 (PyTorch)."""
+    of_base: Node | None
+    fixed = number(exponent)
+    if fixed is not None:
+        of_base = None if fixed == 0 else g * (pow_(x, fixed - 1) * fixed)
+    else:
+        power = lift(exponent, x)
+        of_base = select(equal(power, 0), 0, g * (power * pow_(x, power - 1)))
+    if not isinstance(exponent, Node):
+        return [of_base]
+    if fixed is not None:
+        return [of_base, None]
+    none = equal(x, 0) & (less(0, exponent) | equal(exponent, 0))
+    return [of_base, select(none, 0, g * (y * log(x)))]
+
+
+@derivative(_of_power)
 def pow_(x: Node, y: Operand) -> Node:
     """``x`` to the power ``y``, of one type, with C's special cases.
 
@@ -191,6 +210,7 @@ def _float_power(x: Node, y: Node) -> Node:
     return select(equal(y, 0) | equal(x, 1), 1, power)
 
 
+@derivative(lambda g, y, a, b: [g * (a / y), g * (b / y)])
 @widened
 def hypot(a: Node, b: Node) -> Node:
     """``sqrt(a**2 + b**2)`` without overflow on the way; infinite where either is."""

@@ -15,6 +15,7 @@ from luminal.core.decompose.arithmetic import abs_, sqrt
 from luminal.core.decompose.common import count, normalized_axes, positive_infinity, require_float, widened
 from luminal.core.decompose.compare import bitwise_not, equal, isnan, logical_not, maximum, truth
 from luminal.core.decompose.exponential import exp, log
+from luminal.core.derivative import derivative
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, dim, iota, reduce, select, unary
 from luminal.core.movement import along, pad, reshape, slice_, squeeze, unsqueeze
@@ -148,6 +149,18 @@ def variance(x: Node, axes: AxesLike = None, keepdims: bool = False, correction:
     return total / (maximum(n - correction, 0) if correction else n)
 
 
+def _of_deviation(
+    g: Node, y: Node, x: Node, axes: AxesLike = None, keepdims: bool = False, correction: float = 1
+) -> Node:
+    """None where the deviation is 0 (PyTorch)."""
+    over = normalized_axes(x, axes)
+    g, y = (part if keepdims else kept(part, over) for part in (g, y))
+    freedom = maximum(count(elements(x, axes), x.dtype) - correction, 0)
+    share = select(equal(y, 0), 0, g / y / freedom)
+    return (x - mean(x, axes, keepdims=True)) * share
+
+
+@derivative(_of_deviation)
 @widened
 def standard_deviation(x: Node, axes: AxesLike = None, keepdims: bool = False, correction: float = 1) -> Node:
     """The square root of the variance."""
@@ -178,6 +191,12 @@ def log_sum(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
     return log(sum_(x, axes, keepdims))
 
 
+def _of_logsumexp(g: Node, y: Node, x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
+    g, y = (part if keepdims else kept(part, normalized_axes(x, axes)) for part in (g, y))
+    return g * exp(x - y)
+
+
+@derivative(_of_logsumexp)
 @widened
 def logsumexp(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
     """``log(sum(exp(x)))`` without overflow; -inf where every element is -inf, inf where any is inf."""
@@ -189,6 +208,7 @@ def logsumexp(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
     return total if keepdims else squeeze(total, over)
 
 
+@derivative(lambda g, y, x, axis: y * (g - sum_(g * y, axis, keepdims=True)))
 @widened
 def softmax(x: Node, axis: int) -> Node:
     """``exp(x) / sum(exp(x))`` along ``axis``, shifted by the maximum; a row of -inf gives NaN."""
@@ -198,6 +218,7 @@ def softmax(x: Node, axis: int) -> Node:
     return weights * unary(ops.RECIP, sum_(weights, axis, keepdims=True))
 
 
+@derivative(lambda g, y, x, axis: g - exp(y) * sum_(g, axis, keepdims=True))
 @widened
 def log_softmax(x: Node, axis: int) -> Node:
     """``log(softmax(x))`` without taking the logarithm of small numbers."""

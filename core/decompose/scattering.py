@@ -18,6 +18,7 @@ from luminal.core.decompose.compare import bitwise_not, equal, maximum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.indexing import full, linear_position, wrapped
 from luminal.core.decompose.sorting import searchsorted
+from luminal.core.derivative import remembered
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, broadcast, cast, constant, expand, gather, iota, scatter, select
 from luminal.core.movement import along, permute, reshape, slice_, unsqueeze
@@ -31,7 +32,15 @@ _OF_BOOL = {"add": "max", "mul": "min"}
 
 def _combined(data: Node, index: Node, new: Node, axis: int, by: str) -> Node:
     by = _OF_BOOL.get(by, by) if data.dtype.is_bool else by
-    return _reduced(data, index, new, axis, by) if by else scatter(data, index, new, axis)
+    if by:
+        return _reduced(data, index, new, axis, by)
+    return remembered(scatter(data, index, new, axis), _of_replaced, data, index, new, axis)
+
+
+def _of_replaced(g: Node, y: Node, data: Node, index: Node, new: Node, axis: int) -> list[Node | None]:
+    """Where positions repeat, which leaves open what stays, each new element has the gradient (PyTorch)."""
+    nothing = expand(constant(0, g.dtype), new.shape)
+    return [scatter(g, index, nothing, axis), None, gather(g, index, axis)]
 
 
 @widened

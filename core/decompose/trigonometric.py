@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from luminal.core import ops
-from luminal.core.decompose.arithmetic import abs_, copysign
+from luminal.core.decompose.arithmetic import abs_, copysign, rsqrt
 from luminal.core.decompose.coefficients import ASIN, ATAN
 from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import equal, less, maximum
+from luminal.core.derivative import derivative
 from luminal.core.ir import Node, lift, select, unary
 
 
@@ -22,12 +23,14 @@ def cos(x: Node) -> Node:
     return unary(ops.SIN, x, ops.Quadrant(1))
 
 
+@derivative(lambda g, y, x: g * (1 + y * y))
 @real_function
 def tan(x: Node) -> Node:
     """The tangent."""
     return sin(x) / cos(x)
 
 
+@derivative(lambda g, y, x: g / (x * x + 1))
 @real_function
 def atan(x: Node) -> Node:
     """The inverse tangent: a polynomial on ``[-1, 1]``, and ``±pi/2 - atan(1/x)`` beyond."""
@@ -38,6 +41,12 @@ def atan(x: Node) -> Node:
     return select(beyond, quarter - near, near)
 
 
+def _of_atan2(g: Node, angle: Node, y: Node, x: Node) -> list[Node | None]:
+    share = g * unary(ops.RECIP, x * x + y * y)
+    return [share * x, -(share * y)]
+
+
+@derivative(_of_atan2)
 @real_function
 def atan2(y: Node, x: Node) -> Node:
     """The angle of the point ``(x, y)`` in ``-pi .. pi``, signed zeros and infinities as in C."""
@@ -66,6 +75,7 @@ def _arc(x: Node) -> tuple[Node, Node, Node]:
     return low, magnitude, s * horner(z, ASIN[x.dtype])
 
 
+@derivative(lambda g, y, x: g * rsqrt(1 - x * x))
 @real_function
 def asin(x: Node) -> Node:
     """The inverse sine: NaN outside ``[-1, 1]``."""
@@ -74,6 +84,7 @@ def asin(x: Node) -> Node:
     return select(equal(x, 0), x, select(less(x, 0), -result, result))
 
 
+@derivative(lambda g, y, x: -(g * rsqrt(1 - x * x)))
 @real_function
 def acos(x: Node) -> Node:
     """The inverse cosine: NaN outside ``[-1, 1]``."""

@@ -15,6 +15,7 @@ import torch
 from luminal.core import interp, structured
 from luminal.core.decompose import cumulative
 from luminal.core.decompose.random import Random
+from luminal.core.derivative import detached
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, iota
 from luminal.core.movement import reshape
@@ -66,6 +67,14 @@ def scan(
 
     last, stacked = structured.scan(step, _tensors(init), [*over, iota(over[0].shape[0])])
     return [*last, *stacked]
+
+
+def wrap_with_set_grad_enabled(enabled: bool, function: Function, *operands: Any) -> Any:
+    """A part of the model that was traced under ``torch.no_grad()``, or in it again with gradients."""
+    results = function(*operands)
+    if enabled:
+        return results
+    return [detached(x) if isinstance(x, Node) else x for x in results] if isinstance(results, list) else results
 
 
 def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = (), *, random: Random) -> Sequence[Node]:
@@ -123,6 +132,7 @@ def _tensors(values: Any) -> list[Node]:
 
 
 register("cond", cond)
+register("wrap_with_set_grad_enabled", wrap_with_set_grad_enabled)
 register("while_loop", while_loop)
 register("scan", scan)
 register("map_impl", map_)

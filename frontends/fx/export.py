@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import os
+import types
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
+from luminal.core import derivative
 from luminal.core.errors import ModelError, nearest
 from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.control import any_number
@@ -42,6 +45,18 @@ _LOG = logging.getLogger(__name__)
 
 # What PyTorch says of a program that writes into a constant, or into one that shares memory with a buffer.
 _WRITTEN_CONSTANT = ("is mutated in the forward method", "aot_autograd() does not yet handle")
+
+
+def as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    """A function of tensors as the forward of a module."""
+    module = torch.nn.Module()
+    if isinstance(function, types.FunctionType):  # PyTorch notes the lines of functions of this name alone
+        code = function.__code__.replace(co_name="forward")
+        named = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+        named.__kwdefaults__ = function.__kwdefaults__
+        function = named
+    module.forward = function
+    return module
 
 
 def export(
@@ -83,8 +98,8 @@ def _exported(
 ) -> tuple[ExportedProgram, bool]:
     """The program, and whether it has constants where the module keeps a state in a plain object."""
     with (
-        as_buffers(model, states, every) as reached, exporting(type(model).__name__), torch.no_grad(), any_length(),
-        any_number(), any_count(), any_boxes(),
+        as_buffers(model, states, every) as reached, exporting(type(model).__name__),
+        torch.set_grad_enabled(derivative.recording()), any_length(), any_number(), any_count(), any_boxes(),
     ):  # fmt: skip
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
@@ -102,10 +117,25 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     if all(target_name(node.target) in TABLE for node in calls):
         return program
+    if derivative.recording():
+        _keep_apart(graphs)
     with exporting("the program"), any_length(), any_count(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
         return program.run_decompositions({**rules(), **_of_kernels(calls)})
+
+
+def _keep_apart(graphs: Sequence[torch.fx.Graph]) -> None:
+    """Parts that were traced under ``torch.no_grad()``, which decomposition makes a part of the whole, give detached
+    values."""
+    for graph in graphs:
+        for part in graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
+            for value in list(part.users) if part.args[0] is False else ():
+                if value.target is operator.getitem:
+                    with graph.inserting_after(value):
+                        apart = graph.call_function(torch.ops.aten.detach.default, (value,))
+                    apart.meta = dict(value.meta)
+                    value.replace_all_uses_with(apart, lambda user, apart=apart: user is not apart)
 
 
 def traced(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -183,9 +213,9 @@ def _kernel(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
 def rules() -> Any:
     """PyTorch's decompositions of what the table does not hold."""
     found = torch.export.default_decompositions()
-    for operator in list(found.keys()):
-        if str(operator) in TABLE:
-            found.pop(operator)
+    for overload in list(found.keys()):
+        if str(overload) in TABLE:
+            found.pop(overload)
     return found
 
 

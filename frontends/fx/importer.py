@@ -22,7 +22,6 @@ from luminal.core.errors import (
     LuminalError,
     ModelError,
     ShapeError,
-    SpecError,
     Survey,
     Unsupported,
     UnsupportedError,
@@ -32,7 +31,7 @@ from luminal.core.ir import Graph, Node, Origins, State, originating
 from luminal.core.origins import Origin
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
-from luminal.frontends.fx import location, structure, tables
+from luminal.frontends.fx import location, results, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
@@ -56,6 +55,7 @@ def load(
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
     name: str | None = None,
     states: Collection[str] | None = None,
+    parameters: Collection[str] = (),
 ) -> Graph:
     """Import a module with its example ``inputs``, a traced GraphModule likewise, or an ExportedProgram.
 
@@ -66,12 +66,14 @@ def load(
     reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph. Buffers that the model
     updates are states; so are those of ``states``, which others update, where the model reads them; without
     ``states``, there are no others, and what it leaves in a plain object and never reads is none. What the model
-    leaves in an input ``x`` that it writes into is the output ``x.next``, after those that it returns.
+    leaves in an input ``x`` that it writes into is the output ``x.next``, after those that it returns. Parameters and
+    buffers of the names in ``parameters`` are inputs after the caller's own, and before the states; ``Graph.names`` has
+    their names.
 
     Raises ModelError where the model cannot be exported, contradicts ``dims`` or writes into what ``constants`` fixes,
     UnsupportedError with every place that luminal cannot compile.
     """
-    importer, graph = _build(model, inputs, dims, constants, name, states)
+    importer, graph = _build(model, inputs, dims, constants, name, states, parameters=parameters)
     if importer.unsupported:
         count = len(importer.unsupported)
         raise UnsupportedError(
@@ -130,9 +132,13 @@ def _build(
     name: str | None = None,
     states: Collection[str] | None = None,
     every: bool = False,
+    parameters: Collection[str] = (),
 ) -> tuple[_Importer, Graph]:
     """The graph, and the importer that made it; with ``every`` place that is at fault, not the first alone."""
-    built = partial(_built, model=model, dims=dims, constants=constants, name=name, states=states, every=every)
+    built = partial(
+        _built, model=model, dims=dims, constants=constants, name=name, states=states, every=every,
+        parameters=parameters,
+    )  # fmt: skip
     if is_aten(model) and (inputs is None or fits(model, inputs)) and is_traced(module := traced(model)):
         return built(of_traced(module))
     try:
@@ -156,11 +162,12 @@ def _built(
     name: str | None = None,
     states: Collection[str] | None = None,
     every: bool = False,
+    parameters: Collection[str] = (),
 ) -> tuple[_Importer, Graph]:
     """The graph of ``program``, which is made of ``model``, under all that it is found to say of its sizes."""
     facts = Facts()
     while True:
-        importer = _Importer(model, program, facts, dims, constants, states, every)
+        importer = _Importer(model, program, facts, dims, constants, states, every, parameters)
         try:
             return importer, importer.build(name or importer.title)
         except ImpliedRelation as found:
@@ -177,8 +184,11 @@ class _Importer:
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
         states: Collection[str] | None = None,
         every: bool = False,
+        parameters: Collection[str] = (),
     ) -> None:
         self.program, self.facts, self.every = program, facts, every
+        self.parameters = frozenset(parameters)
+        self.varied: list[Node] = []  # parameters that are inputs
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         title = type(model).__name__.lower()
         # A traced function may be a lambda.
@@ -238,7 +248,7 @@ class _Importer:
         """Raises ModelError for a range of a dimension that the program does not have."""
         named = {name for axes in self.dims.axes.values() for name in axes.values()}
         names = self.symbols.sizes.named
-        known = named | {names.get(variable, variable.name) for variable in _dims(self.inputs)}
+        known = named | {names.get(variable, variable.name) for variable in results.dims(self.inputs)}
         unused = sorted(name for name in set(self.dims.ranges) - known if name not in self.symbols.sizes)
         if unused:
             raise ModelError(
@@ -267,7 +277,7 @@ class _Importer:
                     self.values[node] = self._any_placeholder(node, next(specs))
                 else:
                     self._node(node)
-        of_shapes = set(_dims(self.inputs))
+        of_shapes = set(results.dims(self.inputs))
         for node, size in self.sizes.items():
             if node.users and not set(sym.variables(size)) <= of_shapes:
                 self.node = node
@@ -293,17 +303,17 @@ class _Importer:
             *self.random.states()
         ]
         named += [(state.output, left) for state, left in states]
-        results = [node for _, node in named]
-        measured = traverse.used_sizes(results, table)
-        used = set(traverse.everything([*results, *measured.values()]))
+        roots = [node for _, node in named]
+        measured = traverse.used_sizes(roots, table)
+        used = set(traverse.everything([*roots, *measured.values()]))
         return Graph(
             name=name,
-            inputs=(*self.inputs, *(state.input for state, _ in states)),
+            inputs=(*self.inputs, *self.varied, *(state.input for state, _ in states)),
             outputs=tuple(named),
-            dims=(*_dims(self.inputs), *measured, *traverse.sizes_inside([*results, *measured.values()])),
+            dims=(*results.dims(self.inputs), *measured, *traverse.sizes_inside([*roots, *measured.values()])),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
-            names={node: found for node, found in self.names.items() if node in used},
+            names={node: found for node, found in self.names.items() if node in used or node in self.varied},
             structure=described,
             states=tuple(state for state, _ in states),
             relations=tuple(self.facts.stated),
@@ -324,6 +334,8 @@ class _Importer:
         is_read = spec.target in self.shared and node.users
         if spec.kind is InputKind.BUFFER and (spec.target in self.updated or is_read):
             return self._buffer(node, spec.target)
+        if spec.target in self.parameters and spec.kind in _PARAMETERS:
+            return self._parameter(node.name, spec.target)
         if spec.kind in _PARAMETERS:
             return self._constant(spec.target) if node.users else None
         if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, TensorArgument | ConstantArgument):
@@ -387,6 +399,18 @@ class _Importer:
         described = structure.describe(spec, iter([{"leaf": k} for k in range(spec.num_leaves)]))
         return set(structure.output_names(described, spec.num_leaves))
 
+    def _parameter(self, name: str, target: str) -> Node:
+        """A parameter as an input; parameters over the same storage are one."""
+        tensor = self.program.tensors[target]
+        if tensor.is_complex():
+            raise ModelError(f"{target}: a complex parameter cannot be an input; keep its parts")
+        key = results.storage(tensor)
+        if key not in self.storages:
+            self.storages[key] = ir.input_(name, tuple(tensor.shape), from_torch(tensor.dtype))
+            self.varied.append(self.storages[key])
+            self.names[self.storages[key]] = target
+        return self.storages[key]
+
     def _constant(self, target: str) -> Node | Complex:
         """A parameter, buffer or constant; tensors over the same storage are one node."""
         tensor = self.program.tensors.get(target)
@@ -397,7 +421,7 @@ class _Importer:
         return self._tensor(target, tensor)
 
     def _tensor(self, target: str, tensor: torch.Tensor) -> Node:
-        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        key = results.storage(tensor)
         if tensor.numel() == 0 or key not in self.storages:
             self.storages[key] = ir.constant(to_numpy(tensor))
             self.names.setdefault(self.storages[key], target)
@@ -483,7 +507,7 @@ class _Importer:
         try:
             with originating(self.origins, origin):
                 result = entry.handler(*self._convert(node.args), **self._arguments(node, entry))
-            self._check(node, result)
+            results.check(node.meta.get("val"), result)
         except UnsupportedError as error:
             return self._report(node, operator, str(error))
         except LuminalError as error:
@@ -535,22 +559,6 @@ class _Importer:
             return ComplexType(PARTS[value]) if value.is_complex else from_torch(value)
         return value
 
-    def _check(self, node: torch.fx.Node, result: Any) -> None:
-        """Raises SpecError unless ``result`` has the type, rank and known sizes that PyTorch computed for it."""
-        expected = node.meta.get("val")
-        pairs = zip(result, expected, strict=True) if isinstance(expected, tuple | list) else [(result, expected)]
-        for found, tensor in pairs:
-            if not isinstance(tensor, torch.Tensor) or found is None:
-                continue
-            sizes, dtype = list(tensor.shape), tensor.dtype
-            if dtype.is_complex and isinstance(found, Complex):
-                found, sizes, dtype = found.pairs, [*sizes, 2], _REAL[dtype]
-            fits = isinstance(found, Node) and found.dtype == from_torch(dtype) and found.rank == len(sizes)
-            if not fits or any(
-                isinstance(d, int) and isinstance(n, int) and d != n for d, n in zip(found.shape, sizes, strict=True)
-            ):
-                raise SpecError(f"PyTorch gives {tensor.dtype}{sizes}, but {found} was built")
-
     def _report(self, node: Any, operator: str, advice: str) -> Any:
         """Note a place that cannot be compiled. Returns inputs of the type of its results, so that the rest of the
         model is still checked."""
@@ -585,15 +593,6 @@ class _Importer:
         return value
 
 
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
 # Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values; a generator is
 # refused before.
 PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator"})
-
-
-def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:
-    """Every symbol of the inputs' shapes, in the order of first occurrence."""
-    found = (sorted(sym.variables(size), key=str) for node in inputs for size in node.shape)
-    return tuple(dict.fromkeys(variable for group in found for variable in group))

@@ -12,6 +12,7 @@ from luminal.core.decompose.compare import equal, not_equal
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.indexing import eye, tril, triu
 from luminal.core.decompose.reduction import all_, max_
+from luminal.core.derivative import alike, derivative
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, broadcast_shape, cast, expand, gather, iota
 from luminal.core.movement import along, reshape, slice_, transpose, unsqueeze
@@ -112,6 +113,8 @@ def _places(pivots: Node) -> Node:
 def cholesky_factor(self: Node, *, upper: bool = False, check_errors: bool = False) -> tuple[Node, Node]:
     lead = self.shape[:-2]
     lower, info = factors.cholesky(_many(_turned(self) if upper else self))
+    # The other half is not read, but a symmetric matrix has its gradient in both.
+    lower = alike(lower, lambda: factors.cholesky(_many((self + _turned(self)) * 0.5))[0])
     lower = _like(_checked(lower, info) if check_errors else lower, lead)
     return _turned(lower) if upper else lower, _like(cast(info, i32), lead)
 
@@ -218,7 +221,15 @@ def inverse(A: Node) -> Node:
     return inverse_with_info(A, check_errors=True)[0]
 
 
+def _of_solved(g: Node, y: Node, self: Node, input2: Node, upper: bool = False) -> list[Node | None]:
+    solved = cholesky_solve(g, input2, upper)
+    both = matmul(solved, _turned(y))
+    both = both + _turned(both)
+    return [solved, -(matmul(input2, both) if upper else matmul(both, input2))]
+
+
 @aten("cholesky_solve")
+@derivative(_of_solved)
 def cholesky_solve(self: Node, input2: Node, upper: bool = False) -> Node:
     """``X`` with ``input2 input2.T X = self``, or with ``input2.T input2`` of an ``upper`` one."""
     lower = _turned(input2) if upper else input2
@@ -226,7 +237,13 @@ def cholesky_solve(self: Node, input2: Node, upper: bool = False) -> Node:
     return solve_triangular(_turned(lower), half, upper=True)
 
 
+def _of_inverse(g: Node, y: Node, self: Node, upper: bool = False) -> Node:
+    both = matmul(matmul(y, g + _turned(g)), y)
+    return -(matmul(self, both) if upper else matmul(both, self))
+
+
 @aten("cholesky_inverse")
+@derivative(_of_inverse)
 def cholesky_inverse(self: Node, upper: bool = False) -> Node:
     lower = _turned(self) if upper else self
     identity = expand(eye(self.shape[-2], self.shape[-1], dtype=self.dtype), self.shape)

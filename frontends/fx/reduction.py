@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from luminal.core import movement
-from luminal.core.decompose import cumulative, distance, math, normalize
+from luminal.core.decompose import cumulative, distance, indexing, math, normalize
 from luminal.core.decompose import reduction as reduce
+from luminal.core.decompose.common import normalized_axes
+from luminal.core.derivative import alike, derivative, remembered
 from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
 from luminal.frontends.fx.pointwise import sub
@@ -43,13 +45,31 @@ def _prod(x: Node, axes: Dim, keepdims: bool) -> Node:
     return cast(reduce.prod(cast(x, x.dtype.compute), axes, keepdims), x.dtype)
 
 
+def evenly(g: Node, y: Node, x: Node) -> Node:
+    """A gradient shared by the elements that are ``y``, all NaN where it is NaN."""
+    same = cast(math.equal(x, y) | (math.isnan(x) & math.isnan(y)), x.dtype)
+    return g / reduce.sum_(same) * same
+
+
+def _largest(function: Callable[..., Node]) -> Callable[..., Node]:
+    """Elements that are equal share the gradient; where the largest is NaN, all have NaN."""
+
+    def rule(g: Node, y: Node, x: Node, axes: Dim, keepdims: bool) -> Node:
+        over = normalized_axes(x, axes)
+        g, y = (part if keepdims else reduce.kept(part, over) for part in (g, y))
+        same = cast(math.equal(x, y), x.dtype)
+        return g / reduce.sum_(same, over, keepdims=True) * same
+
+    return derivative(rule)(function)
+
+
 table(
     {
         "sum sum.dim_IntList": _sum,
         "mean mean.dim": reduce.mean,
         "prod prod.dim_int": _prod,
-        "amax": reduce.max_,
-        "amin": reduce.min_,
+        "amax": _largest(reduce.max_),
+        "amin": _largest(reduce.min_),
         "logsumexp": reduce.logsumexp,
     },
     _over_axes,
@@ -83,14 +103,22 @@ def all_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -
     return cast(reduce.all_(self, dim, keepdim), result)
 
 
+def _picked(value: Node, x: Node, dim: int, at: Node, keepdim: bool) -> Node:
+    """A value that stands at the position that is found with it, which alone has its gradient."""
+    if x.rank == 0:
+        return alike(value, lambda: x)
+    place = at if keepdim else movement.unsqueeze(at, [dim])
+    return alike(value, lambda: movement.reshape(indexing.gather_elements(x, place, dim), value.shape))
+
+
 @aten("max.dim")
 def max_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
-    return reduce.max_(self, dim, keepdim), reduce.argmax(self, dim, keepdim)
+    return _picked(reduce.max_(self, dim, keepdim), self, dim, at := reduce.argmax(self, dim, keepdim), keepdim), at
 
 
 @aten("min.dim")
 def min_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
-    return reduce.min_(self, dim, keepdim), reduce.argmin(self, dim, keepdim)
+    return _picked(reduce.min_(self, dim, keepdim), self, dim, at := reduce.argmin(self, dim, keepdim), keepdim), at
 
 
 @aten("aminmax")
@@ -169,7 +197,8 @@ def softmax(self: Node, dim: int, dtype: DType | bool | None = None, *, result: 
 def safe_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
     """As softmax, but a row whose every element is -inf gives zeros."""
     empty = math.equal(reduce.max_(self, dim, keepdims=True), float("-inf"))
-    return select(empty, 0, softmax(self, dim, result=result))
+    value = select(empty, 0, softmax(self, dim, result=result))
+    return remembered(value, lambda g, y, x: y * (g - reduce.sum_(g * y, dim, keepdims=True)), self)
 
 
 @aten("log_softmax.int", "special_log_softmax", "_log_softmax")

@@ -8,6 +8,7 @@ from typing import Any
 from luminal.core import movement
 from luminal.core import symbolic as sym
 from luminal.core.decompose import conversion, indexing
+from luminal.core.derivative import detached
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand, select, view
 from luminal.core.symbolic import Int
@@ -29,11 +30,14 @@ def bound(value: Int | None, extent: Int, default: Int) -> Int:
 
 
 @aten(
-    "alias", "alias_copy", "clone", "contiguous", "detach", "detach_", "lift", "lift_fresh", "lift_fresh_copy",
+    "alias", "alias_copy", "clone", "contiguous", "lift", "lift_fresh", "lift_fresh_copy",
     "resolve_conj", "resolve_neg", "positive",
 )  # fmt: skip
 def identity(self: Node) -> Node:
     return self
+
+
+aten("detach", "detach_")(detached)
 
 
 @aten("_to_copy", "to.dtype", "to.dtype_layout", "to.device")

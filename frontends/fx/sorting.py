@@ -9,12 +9,14 @@ from luminal.core.decompose import histogram as histograms
 from luminal.core.decompose import indexing, sorting
 from luminal.core.decompose.compare import equal, logical_not
 from luminal.core.decompose.reduction import max_, min_
+from luminal.core.derivative import remembered
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, cast
 from luminal.core.movement import reshape
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node, promote
+from luminal.frontends.fx.reduction import evenly
 from luminal.frontends.fx.registry import aten, direct
 
 # ---- orders, and elements by their places in them ------------------------------------------------
@@ -54,7 +56,9 @@ def topk(self: Node, k: Int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 def _of_all(function: Callable[[Node, int], tuple[Node, Node]], x: Node) -> Node:
-    return indexing.full((), math.nan, x.dtype) if x.size == 0 else function(reshape(x, [x.size]), 0)[0]
+    if x.size == 0:
+        return indexing.full((), math.nan, x.dtype)
+    return remembered(function(reshape(x, [x.size]), 0)[0], evenly, x)
 
 
 @aten("median")

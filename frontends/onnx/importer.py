@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from luminal.core import ir, ops, symval, traverse
+from luminal.core import derivative, ir, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError, decided_by
@@ -419,14 +419,18 @@ class _Importer:
         for name, node in zip(names, own_inputs, strict=True):
             inner[name] = node
         drawn = self._random.count
-        self._nodes(nodes, inner, opset, own)
+        within = derivative.recording()
+        with derivative.recorded():
+            self._nodes(nodes, inner, opset, own)
         if self._random.count > drawn:
             raise UnsupportedError("it would draw other random numbers than what it is the gradient of")
         y = inner[wanted]
         if not isinstance(y, Node):
             return [MISSING] * len(call.outputs)
         _check_attributes(call)
-        found = gradients(y, own_inputs)
+        with derivative.recorded():
+            found = gradients(y, own_inputs, origins=self._origins)
+        found = found if within else derivative.stripped(found)  # a gradient may be of a gradient
         return traverse.substitute(found, dict(zip(own_inputs, values, strict=True)))[: len(call.outputs)]
 
     def _body(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from luminal.api import tune as tune
     from luminal.comparison import diff as diff
     from luminal.core.errors import LuminalError as LuminalError
+    from luminal.gradients import grad as grad
     from luminal.module import Module as Module
     from luminal.module import load as load
     from luminal.specialised import Specialised as Specialised
@@ -30,12 +31,13 @@ _HOMES = {
     "check": "luminal.api",
     "compile": "luminal.api",
     "diff": "luminal.comparison",
+    "grad": "luminal.gradients",
     "load": "luminal.module",
     "read": "luminal.api",
     "tune": "luminal.api",
 }
 
-__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "load", "read", "tune"]
+__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "grad", "load", "read", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -111,7 +111,7 @@ def compile(
         "target": chosen, "weights": weights, "winograd": winograd, "dims": dims, "constants": constants, "name": name,
         "threads": threads, "emulate": emulate, "seed": seed, "search": search,
     }  # fmt: skip
-    if inputs is None and _is_module(model) and not _is_traced(model):
+    if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
     stages = Stages(progress)
     try:
@@ -400,7 +400,8 @@ def _program(model: Any) -> Any:
     return export.open_program(model)
 
 
-def _is_module(model: Any) -> bool:
+def is_module(model: Any) -> bool:
+    """Whether ``model`` is a module of PyTorch."""
     return any(kind.__module__ == "torch.nn.modules.module" for kind in type(model).__mro__)
 
 
