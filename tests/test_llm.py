@@ -348,7 +348,7 @@ def test_a_step_costs_what_is_filled() -> None:
 def test_a_group_of_queries_reads_the_cache_where_it_lies() -> None:
     """Seven queries for a key: by estimate alone tiles would have 24 columns, which do not divide what is read."""
     config = transformers.LlamaConfig(
-        **{**support.SIZES, "num_hidden_layers": 1, "num_attention_heads": 14, "head_dim": 64}
+        **{**support.SIZES, "hidden_size": 112, "num_hidden_layers": 1, "num_attention_heads": 14, "head_dim": 64}
     )
     single = transformers.AutoModelForCausalLM.from_config(config)
     decoder = graph.graphs("seven", *families.read(Module(single), CONTEXT), Room(CONTEXT))["decode"]
