@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 VOCABULARY, WIDTH, CONTEXT, WINDOW = 384, 64, 320, 48
 Logits = NDArray[np.float64]
 
-_SIZES: Mapping[str, Any] = {
+SIZES: Mapping[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
     "initializer_range": 0.25, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
@@ -76,7 +76,7 @@ class Models(NamedTuple):
 @cache
 def models(name: str) -> Models:
     kind, given = CONFIGS[name]
-    config = getattr(transformers, kind)(**{**_SIZES, **given})
+    config = getattr(transformers, kind)(**{**SIZES, **given})
     torch.manual_seed(sum(map(ord, name)))
     eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
     single = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import luminal.llm
 from luminal.core import symbolic as sym
+from luminal.core import target as targets
 from luminal.core.errors import ArtifactError, InputError, ModelError, UnsupportedError
-from luminal.frontends.llm import families
-from luminal.frontends.llm.cache import BLOCK
+from luminal.core.pipeline import compile_graphs
+from luminal.core.types import bool_
+from luminal.frontends.llm import families, graph
+from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.checkpoint import Module
 from luminal.llm import LanguageModel
 from tests import llm_support as support
@@ -339,3 +343,15 @@ def test_a_step_costs_what_is_filled() -> None:
     one, two, five = map(operations, (1, 2, 5))
     heads, size, layers = 4, support.WIDTH // 4, 2
     assert two - one == layers * 2 * 2 * heads * size * BLOCK and five - two == 3 * (two - one)
+
+
+def test_a_group_of_queries_reads_the_cache_where_it_lies() -> None:
+    """Seven queries for a key: by estimate alone tiles would have 24 columns, which do not divide what is read."""
+    config = transformers.LlamaConfig(
+        **{**support.SIZES, "hidden_size": 112, "num_hidden_layers": 1, "num_attention_heads": 14, "head_dim": 64}
+    )
+    single = transformers.AutoModelForCausalLM.from_config(config)
+    decoder = graph.graphs("seven", *families.read(Module(single), CONTEXT), Room(CONTEXT))["decode"]
+    program = compile_graphs("seven", {"decode": decoder}, targets.parse("avx2"))
+    growing = [buffer for buffer in program.buffers if buffer.space == "arena" and _grows(buffer.shape)]
+    assert growing and all(buffer.dtype == bool_ for buffer in growing)

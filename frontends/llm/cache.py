@@ -125,14 +125,11 @@ class Cache:
     def get(self, first: Int, batch: Int, keys: Node, values: Node) -> tuple[Node, Node]:
         """Views of the filled rows: keys ``[batch, kv heads, head size, span]``, values ``[.., span, head size]``."""
         heads, size, span = self.attention.kv_heads, self.attention.head_size, blocks(self.rows) * BLOCK
-        shape = (batch, heads, size, span)
-        slot, head, feature, row = ir.axes(shape)
-        head = (slot + first) * heads + head
-        seen = ir.view(keys, shape, [(head * size + feature) * self.rows + row])
-        shape = (batch, heads, span, size)
-        slot, head, row, feature = ir.axes(shape)
-        head = (slot + first) * heads + head
-        return seen, ir.view(values, shape, [head * self.rows + row, feature])
+        of_keys, of_values = (batch, heads, size, span), (batch, heads, span, size)
+        slot, head, feature, row = ir.axes(of_keys)
+        seen = ir.view(keys, of_keys, [(((slot + first) * heads + head) * size + feature) * self.rows + row])
+        slot, head, row, feature = ir.axes(of_values)
+        return seen, ir.view(values, of_values, [((slot + first) * heads + head) * self.rows + row, feature])
 
     def row(self, at: Node) -> Node:
         """The rows of positions."""

@@ -153,13 +153,13 @@ class Decoder:
     def _layer(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
         """``x [batch, length, width]`` after one layer; ``left`` gets what it leaves in its cache."""
         layer, name = self.config.layers[number], f"layers.{number}."
-        for role, compute in (
-            ("norm", lambda seen: self._attention(number, seen, call, left)),
-            ("network_norm", lambda seen: self._network(name, seen, layer.network)),
-        ):
-            added = compute(self._norm(name + role, x, layer.norm))
-            x = x + (self._norm(f"{name}{role}_after", added, layer.norm) if layer.norms_after else added)
-        return x
+
+        def after(role: str, added: Node) -> Node:
+            return self._norm(f"{name}{role}_after", added, layer.norm) if layer.norms_after else added
+
+        x = x + after("norm", self._attention(number, self._norm(f"{name}norm", x, layer.norm), call, left))
+        seen = self._norm(f"{name}network_norm", x, layer.norm)
+        return x + after("network_norm", self._network(name, seen, layer.network))
 
     def _attention(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
         cached, attention, name = self.caches[number], self.config.layers[number].attention, f"layers.{number}."
@@ -183,8 +183,8 @@ class Decoder:
             found = self._norm(f"{role}_norm", found, attention.norm)
         if attention.rotary is None:
             return found
-        turns = [unsqueeze(take(table, call.at), [1]) for table in self._angles(attention.rotary)]
-        return rotated(found, *turns, interleaved=attention.rotary.interleaved)
+        cos, sin = (unsqueeze(take(table, call.at), [1]) for table in self._angles(attention.rotary))
+        return rotated(found, cos, sin, attention.rotary.interleaved)
 
     def _angles(self, rotary: Rotary) -> tuple[Node, Node]:
         if rotary not in self._turns:

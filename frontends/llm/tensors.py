@@ -120,7 +120,10 @@ def _constants(node: Node) -> list[Node]:
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that a decoder cannot be without. Matrices have their outputs first."""
-    found = {"embedding.weight": (config.vocabulary, config.width), "head.weight": (config.vocabulary, config.width)}
+    found: dict[str, tuple[int, ...]] = {
+        "embedding.weight": (config.vocabulary, config.width),
+        "head.weight": (config.vocabulary, config.width),
+    }
     if config.learned_positions:
         found["positions.weight"] = (config.context, config.width)
     found |= _of_norm("norm", config.norm, config.width)
