@@ -32,6 +32,7 @@ from luminal.core.schedule.prepare.graph import Prepared
 from luminal.core.schedule.program import assembly
 from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.program.spec import check as check_program
+from luminal.core.sizes import typical
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
 from luminal.core.target import BOUNDED, Target
@@ -211,16 +212,22 @@ def _check_texts(graph: Graph, target: Target) -> None:
 
 def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Graph, Prepared]]:
     """The graph of each entry with contractions in the form that tiles read, and with outputs that own their storage.
-    Entries share packed constants."""
+    Entries share packed constants: they are packed as it suits the entry that multiplies most."""
     packings: preparation.Packings = {}  # how constants were packed
     origins: list[Origins] = [dict(whole.graph.origins) for whole in wholes]
-    every = [
-        preparation.prepare(whole.graph.roots, whole.contractions, target, table, packings)
-        for whole, table in zip(wholes, origins, strict=True)
-    ]
+    made: dict[int, Prepared] = {}
+    for number in sorted(range(len(wholes)), key=lambda k: -_products(wholes[k])):
+        whole = wholes[number]
+        made[number] = preparation.prepare(whole.graph.roots, whole.contractions, target, origins[number], packings)
+    every = [made[number] for number in range(len(wholes))]
     every = tied.shared(every, origins, target.costs.memory.apart)
     for whole, prepared, table in zip(wholes, every, origins, strict=True):
         yield owned(whole.graph, prepared, table)
+
+
+def _products(whole: Contracted) -> int:
+    """How many products a run computes, at typical sizes."""
+    return sum(typical(sym.product(found.shape)) for found in whole.contractions.values())
 
 
 def owned(graph: Graph, prepared: Prepared, origins: Origins) -> tuple[Graph, Prepared]:
