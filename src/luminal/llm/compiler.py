@@ -15,7 +15,7 @@ from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
-from luminal.frontends.llm import blocks, checkpoint, families, graph, safetensors, stored
+from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors, stored
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Checkpoint
 from luminal.llm import gguf_vocabulary
