@@ -314,7 +314,7 @@ def test_a_step_writes_rows_in_place_and_copies_no_cache(name: str) -> None:
     """What else a step has that grows with the filled rows is a mask, and scores, of which there is one for a row."""
     program = compiled(name).module.program
     assert program is not None
-    states = {state.name for state in program.states}
+    states = {state.buffer for state in program.states}
     buffers = {buffer.name: buffer for buffer in program.buffers}
     for entry in program.entries:
         if entry.name not in ("decode", "prefill"):
