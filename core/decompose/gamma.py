@@ -33,7 +33,11 @@ def _steps(x: Node) -> Node:
     return maximum(floor(x) - 2, 0)
 
 
-@derivative(lambda g, y, x: g * digamma(x))
+def _of_lgamma(g: Node, y: Node, x: Node) -> Node:
+    return g * digamma(x)
+
+
+@derivative(_of_lgamma)
 @real_function
 def lgamma(x: Node) -> Node:
     """The logarithm of the magnitude of the gamma function: infinite at 0, at the integers below, and at infinities."""
@@ -61,7 +65,11 @@ def _lgamma(x: Node) -> Node:
     return select(far, (x - 0.5) * (logarithm - 1) + tail, near + logarithm)
 
 
-@derivative(lambda g, y, x: g * trigamma(x))
+def _of_digamma(g: Node, y: Node, x: Node) -> Node:
+    return g * trigamma(x)
+
+
+@derivative(_of_digamma)
 @real_function
 def digamma(x: Node) -> Node:
     """The derivative of ``lgamma``: NaN at the integers below 0, and at 0 the infinity with the sign that 0 has not."""

@@ -42,7 +42,11 @@ def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:
     return a, 0.0625 / a, p, p / (p + 1)
 
 
-@derivative(lambda g, y, x: g * cosh(x))
+def _of_sinh(g: Node, y: Node, x: Node) -> Node:
+    return g * cosh(x)
+
+
+@derivative(_of_sinh)
 @real_function
 def sinh(x: Node) -> Node:
     """The hyperbolic sine."""
