@@ -51,7 +51,7 @@ def test_all_of_onnx_but_one_operator_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("page", "function"),
-    [("compiling", luminal.compile), ("checking", luminal.diff), ("tuning", luminal.tune)],
+    [("compiling", luminal.compile), ("checking", luminal.diff), ("tuning", luminal.tune), ("training", luminal.grad)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_guide_names_every_option_of_a_function(page: str, function: Callable[..., Any]) -> None:
