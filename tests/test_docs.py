@@ -56,6 +56,7 @@ def test_all_of_onnx_but_one_operator_is_known() -> None:
         ("compiling", luminal.compile),
         ("checking", luminal.diff),
         ("tuning", luminal.tune),
+        ("training", luminal.grad),
         ("language-models", luminal.llm.compile),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

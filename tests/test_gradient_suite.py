@@ -1,6 +1,6 @@
 """PyTorch's operator database differentiated: see ``tests.gradient_suite``, which writes the lists.
 
-Every fifth of the entries that passed is differentiated again in the interpreter, and every sixtieth of them compiled.
+Every fifth of the entries that passed is differentiated again, in the interpreter.
 """
 
 from __future__ import annotations
