@@ -18,7 +18,7 @@ import numpy as np
 from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.algebra.cost import Price
-from luminal.core.algebra.paths import Path, cheapest, size
+from luminal.core.algebra.paths import Path, cheapest, factor_over, size
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -112,21 +112,12 @@ class _Match:
 
 def renamed(factor: Factor, by: Mapping[Axis, Axis]) -> Factor:
     """``factor`` over other axes, which its name says."""
-    added = tuple(_renamed_path(path, by) for path in factor.added)
-    moved = "".join(f"{{{y}:{x}}}" for y, x in by.items() if x != y and y in factor.axes)
-    coordinates = tuple(_over(c, by) for c in factor.coordinates)
-    return replace(factor, coordinates=coordinates, added=added, name=factor.name and factor.name + moved)
 
+    def named(f: Factor) -> Factor:
+        moved = "".join(f"{{{y}:{x}}}" for y, x in by.items() if x != y and y in f.axes)
+        return replace(f, name=f.name and f.name + moved)
 
-def _renamed_path(path: Path, by: Mapping[Axis, Axis]) -> Path:
-    return replace(
-        path,
-        coordinates=tuple(_over(c, by) for c in path.coordinates),
-        domain=tuple(_over(c, by) for c in path.domain),
-        factor=None if path.factor is None else renamed(path.factor, by),
-        left=None if path.left is None else _renamed_path(path.left, by),
-        right=None if path.right is None else _renamed_path(path.right, by),
-    )
+    return factor_over(factor, lambda c: _over(c, by), named)
 
 
 def _matched(a: Factor, b: Factor, known: _Match) -> _Match | None:

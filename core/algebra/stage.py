@@ -10,7 +10,8 @@ from luminal.core.algebra import alike, form, law, terms, write
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
-from luminal.core.algebra.terms import Region
+from luminal.core.algebra.shared import FREE, READ, Shared, is_factor
+from luminal.core.algebra.terms import Lookup, Region
 from luminal.core.algebra.triangular import in_blocks
 from luminal.core.decisions import structure
 from luminal.core.ir import Graph, Node, Origins
@@ -19,11 +20,7 @@ from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
 
-# What is read through, and what a region is computed by at last. Views and gathers are read through even if others read
-# what they give.
-_READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
-_ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
-_FREE = (ops.VIEW, ops.GATHER)
+_ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
 # A region, a path for each of its terms, and what it costs as spelled.
 _Form: TypeAlias = tuple[Region, list[Path], float]
 _Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], list[Path], float]]
@@ -67,12 +64,15 @@ class _Search:
         downwards = traverse.topological(roots)[::-1]
         for node in downwards:
             read = self.readers.get(node, ())
-            self.uses[node] = sum(self.uses.get(x, 1) if x is not None and x.op in _FREE else 1 for x in read)
+            self.uses[node] = sum(self.uses.get(x, 1) if x is not None and x.op in FREE else 1 for x in read)
         self.became: dict[Node, Node] = {}
         self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
         self.forms: dict[Node, Node] = {}
         taken: set[Node] = set()
+        for node, ends in Shared(downwards, self.readers, self.uses):
+            if node not in self.decoded and taken.isdisjoint(ends):
+                taken.update(self.choose_together(ends, node))
         for node in downwards:
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
@@ -82,12 +82,12 @@ class _Search:
             if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
                 taken.update(region.spelled)
 
-    def read(self, root: Node, pinned: Sequence[Node]) -> Region:
+    def read(self, root: Node, pinned: Sequence[Node], opened: Node | None = None) -> Region:
         def inside(node: Node) -> bool:
-            if node.op in _FREE:
+            if node.op in FREE:
                 return True
-            apart = node in self.decoded or node in pinned or self.uses[node] > 1
-            return node.op in _READ and node.dtype == root.dtype and not apart
+            apart = node in self.decoded or node in pinned or (self.uses[node] > 1 and node is not opened)
+            return node.op in READ and node.dtype == root.dtype and not apart
 
         return terms.read(root, inside)
 
@@ -96,44 +96,101 @@ class _Search:
         price = Price.of(self.target, root.dtype)
         if self.target.forms is None and self.cheapest(region, price) is None:
             return False
-        pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
-        if pinned:
-            # What cancels stays as it is, and so do its operands.
-            apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
-            region = self.read(root, apart)
-        found = None if root in pinned else self.cheapest(region, price)
+        allowed = self.allowed(region)
+        found = None if allowed is None else self.cheapest(allowed, price)
         if found is None:
             return False
         region, paths, before = found
-        if root.dtype.is_float and not law.Ranges(root.dtype).allow(paths, region.spelled):
+        made = self.written(region, paths)
+        if made is None:
             return False
-        origins: Origins = {}
-        with ir.originating(origins, *self.origins_of(region)):
-            made = write.written(region, paths)
         # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
-        after = of_spelled(_between(made, region), price)
+        after = of_spelled(_between(made[0], region), price)
         if after >= WORTH * before:
             return False
-        self.forms[root] = made
-        self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
-        words = f"{spelled(root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
+        self.enter(region, paths, made, before, after)
+        return True
+
+    def choose_together(self, roots: Sequence[Node], opened: Node) -> list[Node]:
+        """Enters the forms of several regions, which all read the node ``opened`` through, if together they are worth
+        it; what they compute."""
+        price = Price.of(self.target, opened.dtype)
+        regions: list[Region] = []
+        found: list[tuple[Region, list[Path], float]] = []
+        for root in roots:
+            region = self.allowed(self.read(root, (), opened), opened)
+            best = None if region is None or is_factor(opened, region) else self.best(region, price)
+            if region is None or best is None:
+                return []
+            regions.append(region)
+            found.append(best)
+        computed = list(dict.fromkeys(node for region in regions for node in region.spelled))
+        before = of_spelled(computed, price)
+        if self.target.forms is None and sum(cost for _, _, cost in found) >= WORTH * before:
+            return []
+        every = [self.written(region, paths) for region, paths, _ in found]
+        made = [one for one in every if one is not None]
+        if len(made) < len(every):
+            return []
+        between = [_between(node, region) for (node, _), (region, _, _) in zip(made, found, strict=True)]
+        after = of_spelled(dict.fromkeys(node for nodes in between for node in nodes), price)
+        if after >= WORTH * before:
+            return []
+        for (region, paths, _), one in zip(found, made, strict=True):
+            self.enter(region, paths, one, before, after)
+        return computed
+
+    def allowed(self, region: Region, opened: Node | None = None) -> Region | None:
+        """``region`` without what cancels; None if that is all of it, or if nothing is summed."""
+        sums = [node for node in region.spelled if node.op is ops.SUM_REDUCE]
+        pinned = [node for node in sums if self.cancels(node)]
+        if not sums or region.root in pinned:
+            return None
+        # What cancels stays as it is, and so do its operands.
+        apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
+        return self.read(region.root, apart, opened) if pinned else region
+
+    def written(self, region: Region, paths: Sequence[Path]) -> tuple[Node, Origins] | None:
+        """The node that computes ``region`` by ``paths``, and the origins of what it is made of; None if the law
+        refuses it."""
+        dtype = region.root.dtype
+        if dtype.is_float and not law.Ranges(dtype).allow(paths, region.spelled):
+            return None
+        origins: Origins = {}
+        with ir.originating(origins, *self.origins_of(region)):
+            return write.written(region, paths), origins
+
+    def enter(
+        self, region: Region, paths: Sequence[Path], made: tuple[Node, Origins], before: float, after: float
+    ) -> None:
+        """What is ``made`` takes the place of the region's root."""
+        node, origins = made
+        self.forms[region.root] = node
+        self.origins.update((x, found) for x, found in origins.items() if x not in self.origins)
+        words = f"{spelled(region.root, region)} becomes {written(paths)}, for {before:.0f} cycles {after:.0f}"
         key, _ = alike.described(region)
         noted = Approximation("algebra", words, self.origins_of(region), structure("region", key), form.written(paths))
         self.found.append(noted)
-        return True
 
     def cheapest(self, region: Region, price: Price) -> _Form | None:
         """``region``, with triangular factors in blocks or not, and the paths of the form that costs least; or of the
         one that ``Target.forms`` says. None if there is none, or if it costs no less than what is spelled."""
         before = of_spelled(region.spelled, price)
+        found = self.best(region, price)
+        if found is None or (self.target.forms is None and found[2] >= WORTH * before):
+            return None
+        return found[0], found[1], before
+
+    def best(self, region: Region, price: Price) -> tuple[Region, list[Path], float] | None:
+        """The same, and its cost, whatever it is."""
         if self.target.forms is not None:
             noted = self.noted(region, price)
-            return None if noted is None else (*noted, before)
+            return None if noted is None else (*noted, 0.0)
         best, (paths, cost) = region, self.paths(region, price)
         while True:
             ways = [(*self.paths(other, price), other) for other in in_blocks(best)]
             if not ways or min(way[1] for way in ways) >= cost:
-                return (best, paths, before) if cost < WORTH * before else None
+                return best, paths, cost
             paths, cost, best = min(ways, key=lambda way: way[1])
 
     def paths(self, region: Region, price: Price) -> tuple[list[Path], float]:
@@ -174,7 +231,9 @@ class _Search:
 
 def _between(root: Node, region: Region) -> list[Node]:
     """The nodes under ``root`` that compute ``region`` of its factors."""
-    factors = {factor.node for term in region.terms for factor in term.factors}
+    read = [f for term in region.terms for f in term.factors]
+    tables = [c.position.table for f in read for c in f.coordinates if isinstance(c.position, Lookup)]
+    factors = {x.inputs[0] if x.op is ops.VIEW else x for x in (*tables, *(f.node for f in read)) if x is not None}
     found: dict[Node, None] = {}
     open_ = [root]
     while open_:
@@ -195,7 +254,7 @@ def spelled(node: Node, region: Region) -> str:
     """The form of a region as it stands in the graph, in words."""
     if node not in region.spelled:
         return name(node)
-    if node.op in _FREE:
+    if node.op in FREE:
         return spelled(node.inputs[0], region)
     parts = [spelled(x, region) for x in node.inputs[node.op is ops.SELECT :]]
     if node.op is ops.SUM_REDUCE:
