@@ -236,6 +236,8 @@ class _Reader:
                 return self.visit(data, [*at[:first], found, *at[first + table.rank :]], valid)
         if node.op is ops.VIEW:
             return self.view(node, at, valid)
+        if node.op is ops.SELECT and constants.is_decided(node):
+            raise Unreadable  # it is known when compiling as it is
         if node.op is ops.SELECT and (mask := _mask(node, at)) is not None:
             kept, indicator = mask
             return [(*product, indicator) for product in self.visit(kept, at, valid)]
