@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -251,10 +251,11 @@ class _Reader:
         """``node`` as a factor of a product: a sum only if a product of its terms is no less accurate."""
         spelled = len(self.spelled)
         found = self.visit(node, at, valid)
-        if len(found) == 1 or _is_select(node) or _distributes(found, node.dtype):
+        outside = {v for e in at for v in variables(e)}
+        if len(found) == 1 or _is_select(node) or _distributes(found, node.dtype, outside):
             return found
         del self.spelled[spelled:]
-        return [(_leaf(node, at, valid),)]
+        return [(_leaf(*_seen_through(node, at), valid),)]
 
     def sum(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
         (x,) = node.inputs
@@ -398,17 +399,17 @@ def _seen_through(node: Node, at: Sequence[Position]) -> tuple[Node, Sequence[Po
     return node, at
 
 
-def _distributes(products: Sequence[_Product], dtype: DType) -> bool:
+def _distributes(products: Sequence[_Product], dtype: DType, outside: Collection[Axis]) -> bool:
     """Whether a factor may be multiplied with each of ``products`` instead of with their sum.
 
-    Integers: always. Of floats, if one product is a sum, and the others are constants: then each is at most as large as
-    the sum of them all and of the sum's terms, whose roundings the spelled form has too. Otherwise two large terms
-    might cancel first, as in ``(x - m)*w``.
+    Integers: always. Of floats, if one product is a sum, over axes that are not ``outside`` of it, and the others are
+    constants: then each is at most as large as the sum of them all and of the sum's terms, whose roundings the spelled
+    form has too. Otherwise two large terms might cancel first, as in ``(x - m)*w``.
     """
     if not dtype.is_float:
         return True
     varying = [product for product in products if not all(leaf.node.op is ops.CONSTANT for leaf in product)]
-    sums = [product for product in varying if any(v.summed for leaf in product for v in leaf.axes)]  # type: ignore[attr-defined]
+    sums = [p for p in varying if any(v.summed and v not in outside for leaf in p for v in leaf.axes)]  # type: ignore[attr-defined]
     return len(varying) <= 1 and len(varying) == len(sums)
 
 
