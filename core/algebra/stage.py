@@ -23,6 +23,8 @@ from luminal.core.target import Target
 _ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
 # A region, a path for each of its terms, and what it costs as spelled.
 _Form: TypeAlias = tuple[Region, list[Path], float]
+# The same as it is written: the node, origins of what it is made of, and what it costs as spelled and so.
+_Made: TypeAlias = tuple[Region, list[Path], tuple[Node, Origins], float, float]
 _Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], list[Path], float]]
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
@@ -96,24 +98,34 @@ class _Search:
         price = Price.of(self.target, root.dtype)
         if self.target.forms is None and self.cheapest(region, price) is None:
             return False
+        made = self.better(region, price)
+        if made is not None:
+            self.enter(*made)
+        return made is not None
+
+    def better(self, region: Region, price: Price) -> _Made | None:
+        """The form of ``region`` that costs least, if it is worth it."""
         allowed = self.allowed(region)
         found = None if allowed is None else self.cheapest(allowed, price)
         if found is None:
-            return False
+            return None
         region, paths, before = found
         made = self.written(region, paths)
         if made is None:
-            return False
+            return None
         # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
         after = of_spelled(_between(made[0], region), price)
-        if after >= WORTH * before:
-            return False
-        self.enter(region, paths, made, before, after)
-        return True
+        return None if after >= WORTH * before else (region, paths, made, before, after)
+
+    def apart(self, root: Node, price: Price) -> float:
+        """What the region of ``root`` costs in the form that it gets by itself."""
+        region = self.read(root, ())
+        made = self.better(region, price)
+        return of_spelled(region.spelled, price) if made is None else made[-1]
 
     def choose_together(self, roots: Sequence[Node], opened: Node) -> list[Node]:
         """Enters the forms of several regions, which all read the node ``opened`` through, if together they are worth
-        it; what they compute."""
+        it, and cost less than if it is computed once; what they compute."""
         price = Price.of(self.target, opened.dtype)
         regions: list[Region] = []
         found: list[tuple[Region, list[Path], float]] = []
@@ -135,6 +147,8 @@ class _Search:
         between = [_between(node, region) for (node, _), (region, _, _) in zip(made, found, strict=True)]
         after = of_spelled(dict.fromkeys(node for nodes in between for node in nodes), price)
         if after >= WORTH * before:
+            return []
+        if self.target.forms is None and after >= WORTH * sum(self.apart(root, price) for root in (*roots, opened)):
             return []
         for (region, paths, _), one in zip(found, made, strict=True):
             self.enter(region, paths, one, before, after)
@@ -160,9 +174,7 @@ class _Search:
         with ir.originating(origins, *self.origins_of(region)):
             return write.written(region, paths), origins
 
-    def enter(
-        self, region: Region, paths: Sequence[Path], made: tuple[Node, Origins], before: float, after: float
-    ) -> None:
+    def enter(self, region: Region, paths: list[Path], made: tuple[Node, Origins], before: float, after: float) -> None:
         """What is ``made`` takes the place of the region's root."""
         node, origins = made
         self.forms[region.root] = node
