@@ -293,10 +293,14 @@ def normalised_attention() -> Node:
     return matmul(weights / total, v)
 
 
-def two_layers(adjacency: Node) -> Node:
-    """Two layers of a graph convolution by its formula: both read the scaled adjacency."""
+def two_layers(adjacency: Node, diagonal: bool = False) -> Node:
+    """Two layers of a graph convolution by its formula: both read the adjacency with scales, or between matrices that
+    have these on their diagonal."""
     scale = ir.binary(ops.MAX, ir.reduce(ops.SUM_REDUCE, adjacency, [1]), 0.0)
-    normal = movement.along(scale, 0, adjacency.shape) * adjacency * movement.along(scale, 1, adjacency.shape)
+    rows, columns = (movement.along(scale, k, adjacency.shape) for k in range(2))
+    i, j = (movement.along(ir.iota(64), k, adjacency.shape) for k in range(2))
+    on_diagonal = ir.select(ir.binary(ops.EQUAL, i, j), rows, 0.0)
+    normal = matmul(matmul(on_diagonal, adjacency), on_diagonal) if diagonal else rows * adjacency * columns
     hidden = matmul(matmul(normal, x_("x", 64, 8)), weight(8, 4))
     return matmul(matmul(normal, ir.binary(ops.MAX, hidden, 0.0)), weight(4, 4, seed=1))
 
@@ -413,6 +417,9 @@ READ_TWICE: dict[str, tuple[Callable[[], Node], int]] = {
     "attention whose weights are normalised": (normalised_attention, 2 * 2 * 64 * 16 * 16 + 3 * 2 * 64 * 16),
     "adjacency with scales, in two layers": (
         lambda: two_layers(x_("a", 64, 64)), 2 * 64 * 64 * 4 + 4 * 64 * 4 + 64 * 8 * 4 + 64 * 4 * 4,
+    ),
+    "adjacency between diagonal matrices, in two layers": (
+        lambda: two_layers(x_("a", 64, 64), diagonal=True), 2 * 64 * 64 * 4 + 4 * 64 * 4 + 64 * 8 * 4 + 64 * 4 * 4,
     ),
     "pooled, and read by two layers": (
         lambda: read_by_two(pooled(pointwise(x_("x", 1, 16, 8, 8), weight(16, 16)))), 16 * 16 * (16 + 8 + 8),

@@ -27,14 +27,22 @@ class Shared:
         self.places = {node: place for place, node in enumerate(nodes)}
         self.readers = readers
         self.uses = uses
+        shared = [n for n in nodes if uses[n] > 1 and n.op in _SHARED and n.dtype.compute == n.dtype]
+        self.last = {node: found for node in shared if (found := self.ends(node))}
 
     def __iter__(self) -> Iterator[tuple[Node, list[Node]]]:
-        """Each node that several regions read and nothing else does, and the last nodes of these regions."""
-        for node in self.places:
-            if self.uses[node] > 1 and node.op in _SHARED and node.dtype.compute == node.dtype:
-                ends = self.ends(node)
-                if len(ends) > 1:
-                    yield node, ends
+        """Each node that is read several times by some regions, and by nothing else, and the last nodes of these."""
+        yield from self.last.items()
+
+    def below(self, node: Node) -> list[Node]:
+        """The nodes that only the regions that read ``node`` read several times."""
+        around = {node, *self.last[node]}
+        found: list[Node] = []
+        for other, ends in self.last.items():
+            if self.places[other] > self.places[node] and around.issuperset(ends):
+                around.add(other)
+                found.append(other)
+        return found
 
     def ends(self, shared: Node) -> list[Node]:
         """The last nodes of the regions that read ``shared``; none if something else reads it too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
@@ -72,9 +72,10 @@ class _Search:
         self.pinned: dict[Node, bool] = {}
         self.forms: dict[Node, Node] = {}
         taken: set[Node] = set()
-        for node, ends in Shared(downwards, self.readers, self.uses):
-            if node not in self.decoded and taken.isdisjoint(ends):
-                taken.update(self.choose_together(ends, node))
+        shared = Shared(downwards, self.readers, self.uses)
+        for node, ends in shared:
+            if node not in self.decoded and taken.isdisjoint((node, *ends)):
+                taken.update(self.choose_together(ends, node, shared.below(node)))
         for node in downwards:
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
@@ -84,11 +85,11 @@ class _Search:
             if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
                 taken.update(region.spelled)
 
-    def read(self, root: Node, pinned: Sequence[Node], opened: Node | None = None) -> Region:
+    def read(self, root: Node, pinned: Sequence[Node], opened: Collection[Node] = ()) -> Region:
         def inside(node: Node) -> bool:
             if node.op in FREE:
                 return True
-            apart = node in self.decoded or node in pinned or (self.uses[node] > 1 and node is not opened)
+            apart = node in self.decoded or node in pinned or (self.uses[node] > 1 and node not in opened)
             return node.op in READ and node.dtype == root.dtype and not apart
 
         return terms.read(root, inside)
@@ -123,38 +124,45 @@ class _Search:
         made = self.better(region, price)
         return of_spelled(region.spelled, price) if made is None else made[-1]
 
-    def choose_together(self, roots: Sequence[Node], opened: Node) -> list[Node]:
-        """Enters the forms of several regions, which all read the node ``opened`` through, if together they are worth
-        it, and cost less than if it is computed once; what they compute."""
+    def choose_together(self, roots: Sequence[Node], opened: Node, below: Sequence[Node]) -> list[Node]:
+        """Enters the forms of several regions, which all read the node ``opened`` through, and those ``below`` it if
+        that is cheaper, if together they are worth it, and cost less than if it is computed once; what they compute."""
         price = Price.of(self.target, opened.dtype)
-        regions: list[Region] = []
-        found: list[tuple[Region, list[Path], float]] = []
-        for root in roots:
-            region = self.allowed(self.read(root, (), opened), opened)
-            best = None if region is None or is_factor(opened, region) else self.best(region, price)
-            if region is None or best is None:
-                return []
-            regions.append(region)
-            found.append(best)
-        computed = list(dict.fromkeys(node for region in regions for node in region.spelled))
-        before = of_spelled(computed, price)
-        if self.target.forms is None and sum(cost for _, _, cost in found) >= WORTH * before:
+        ways = [self.together(roots, nodes, price) for nodes in ([opened], [opened, *below])[: 2 if below else 1]]
+        found = min((way for way in ways if way), key=lambda way: way[0][-1], default=[])
+        if not found:
             return []
-        every = [self.written(region, paths) for region, paths, _ in found]
-        made = [one for one in every if one is not None]
-        if len(made) < len(every):
-            return []
-        between = [_between(node, region) for (node, _), (region, _, _) in zip(made, found, strict=True)]
-        after = of_spelled(dict.fromkeys(node for nodes in between for node in nodes), price)
-        if after >= WORTH * before:
-            return []
+        after = found[0][-1]
         if self.target.forms is None and after >= WORTH * sum(self.apart(root, price) for root in (*roots, opened)):
             return []
-        for (region, paths, _), one in zip(found, made, strict=True):
-            self.enter(region, paths, one, before, after)
-        return computed
+        for made in found:
+            self.enter(*made)
+        return list(dict.fromkeys(node for region, *_ in found for node in region.spelled))
 
-    def allowed(self, region: Region, opened: Node | None = None) -> Region | None:
+    def together(self, roots: Sequence[Node], opened: Sequence[Node], price: Price) -> list[_Made]:
+        """The forms of the regions of ``roots``, which read all that is ``opened`` through, if they are worth it; each
+        with what all together cost as spelled, and so."""
+        found: list[tuple[Region, list[Path], float]] = []
+        spelled_: dict[Node, None] = {}
+        for root in roots:
+            region = self.allowed(self.read(root, (), opened), opened)
+            best = None if region is None or any(is_factor(x, region) for x in opened) else self.best(region, price)
+            if region is None or best is None:
+                return []
+            spelled_.update(dict.fromkeys(region.spelled))
+            found.append(best)
+        before = of_spelled(spelled_, price)
+        if self.target.forms is None and sum(cost for _, _, cost in found) >= WORTH * before:
+            return []
+        every = [(region, paths, self.written(region, paths)) for region, paths, _ in found]
+        made = [(region, paths, one) for region, paths, one in every if one is not None]
+        between = [node for region, _, (root, _) in made for node in _between(root, region)]
+        after = of_spelled(dict.fromkeys(between), price)
+        if len(made) < len(every) or after >= WORTH * before:
+            return []
+        return [(region, paths, one, before, after) for region, paths, one in made]
+
+    def allowed(self, region: Region, opened: Collection[Node] = ()) -> Region | None:
         """``region`` without what cancels; None if that is all of it, or if nothing is summed."""
         sums = [node for node in region.spelled if node.op is ops.SUM_REDUCE]
         pinned = [node for node in sums if self.cancels(node)]

@@ -137,7 +137,7 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     reader = _Reader(inside)
     result = tuple(reader.axis(extent, summed=False) for extent in root.shape)
     products = reader.visit(root, result, (), is_root=True)
-    products = [restricted for product in products if (restricted := _restricted(product)) is not None]
+    products = [restricted for p in products if (restricted := _restricted(_without_identities(p))) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
     terms = numbered(_term(product, by, root.dtype) for product in products)
@@ -360,6 +360,33 @@ def _number(node: Node, at: Sequence[Position]) -> Int:
     if node.op is ops.CONSTANT and node.dtype.is_integer and not node.shape:
         return int(node.attr.array)
     raise Unreadable
+
+
+def _without_identities(product: _Product) -> _Product:
+    """``product`` without identity matrices along whose rows or columns is summed: the sum has one element."""
+    for leaf in product:
+        found = _renamed_by(leaf)
+        if found is not None:
+            return _without_identities(tuple(x.over(found) for x in product if x is not leaf))
+    return product
+
+
+def _renamed_by(leaf: _Leaf) -> dict[Var, Int] | None:
+    """The position that a summed axis has in every term that is not zero, if a leaf is an identity matrix."""
+    source = leaf.node.inputs[0] if leaf.node.op is ops.VIEW else leaf.node
+    if source.op is not ops.CONSTANT or leaf.divides or leaf.valid or leaf.node.rank != 2:
+        return None
+    for axis, other in (leaf.at, leaf.at[::-1]):
+        row = None if isinstance(axis, Lookup) or isinstance(other, Lookup) else sym.as_var(axis)
+        if (
+            isinstance(row, Axis)
+            and row.summed
+            and row not in variables(other)
+            and leaf.node.shape == (row.hi + 1,) * 2
+        ):
+            array = interp.run([leaf.node], {}).outputs[0]
+            return {row: other} if np.array_equal(array, np.eye(len(array))) else None  # type: ignore[dict-item]
+    return None
 
 
 def _restricted(product: _Product) -> _Product | None:
