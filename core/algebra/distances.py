@@ -32,8 +32,9 @@ def by_distance(node: Node, rows: int, columns: int, work: int) -> NDArray[np.fl
         for k, e in zip((*others, edge), ir.axes(shape), strict=True):
             index[k] = e
         edges.append(_read({}, node, shape, tuple(index)))
-    done = [x for x in traverse.topological(edges) if x.op.kind is Kind.ELEMENTWISE]
-    if not all(isinstance(x.size, int) for x in done) or sum(int(x.size) for x in done) > work:
+    sizes = [x.size for x in traverse.topological(edges) if x.op.kind is Kind.ELEMENTWISE]
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes) or sum(known) > work:
         return None
     below, above = (np.asarray(x, np.float64) for x in interp.run(edges, {}, mode="float64").outputs)
     return np.concatenate([above[..., :0:-1], below], -1)
@@ -77,8 +78,9 @@ class _Proof:
         if element is not None:
             return isinstance(element, float) or self.stays(element)
         if node.op in (ops.LESS_THAN, ops.EQUAL):
-            sides = [symval.element(x, at) for x in node.inputs]
-            if all(isinstance(x, int | sym.Expr) for x in sides) and self.stays(sides[0] - sides[1]):  # type: ignore[operator]
+            left, right = (symval.element(x, at) for x in node.inputs)
+            are_numbers = isinstance(left, int | sym.Expr) and isinstance(right, int | sym.Expr)
+            if are_numbers and self.stays(left - right):  # type: ignore[operator, arg-type]
                 return True
         if node.op.kind is Kind.ELEMENTWISE:
             return all(self.holds(x, at) for x in node.inputs)

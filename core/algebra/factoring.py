@@ -150,7 +150,10 @@ def _of_source(factor: Factor) -> tuple[Node | None, tuple[Coordinate, ...]]:
         elif any(c.valid or isinstance(c.position, Lookup) for c in used):
             return own
         else:
-            by = {v: c.position for e, c in axes.items() if (v := sym.as_var(e)) is not None}
+            by: dict[Var, Int] = {}
+            for e, c in axes.items():
+                if not isinstance(c.position, Lookup) and (v := sym.as_var(e)) is not None:
+                    by[v] = c.position
             found.append(Coordinate(sym.substitute(index, by), extent))
     return node.inputs[0], tuple(found)
 

@@ -149,7 +149,8 @@ def _is_affordable(factor: Factor) -> bool:
     """Whether computing all of a factor takes no more than ``WORK``."""
     assert factor.node is not None
     operations = sum(x.op.kind is Kind.ELEMENTWISE for x in traverse.topological([factor.node]))
-    return int(factor.node.size) * (1 + operations) <= WORK
+    size = factor.node.size
+    return isinstance(size, int) and size * (1 + operations) <= WORK
 
 
 def _is_triangular(matrix: _Matrix) -> bool:
