@@ -42,6 +42,7 @@ Watch = Callable[[str, Any], None]
 T = TypeVar("T", Graph, Contracted)
 
 
+ALGEBRA = "algebra"
 ROUNDING = "rounding of operands"
 
 # The passes from Graph to Graph, in order, and what each does. `watch` is told these names.
@@ -49,7 +50,7 @@ PASSES = {
     "integer contractions": "contractions of 8-bit integers take the form that the target's instructions compute",
     "simplification": "nodes are replaced by simpler ones of the same value, and constants are folded",
     "known functions": "functions that the model spells out in simpler ones are computed as one",
-    "algebra": "sums of products are computed in the order that costs least",
+    ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
@@ -138,7 +139,7 @@ def rewritten(graph: Graph, target: Target, passed: Callable[[str, Graph], Graph
     graph = passed("simplification", simplify(graph, (*RULES, *quotient.RULES) if target.fused else RULES))
     graph = passed("known functions", spelled_out.known(graph))
     if target.algebra == BOUNDED and not any(x.option == "winograd" for x in graph.approximations):
-        graph = passed("algebra", algebra.improved(graph, target))
+        graph = passed(ALGEBRA, algebra.improved(graph, target))
     return graph
 
 

@@ -281,8 +281,34 @@ def attention() -> Node:
     return matmul(matmul(q, movement.transpose(k, 1, 2)), v)
 
 
-def conv(x: Node, w: Node, padding: int) -> Node:
-    return decompose.conv(x, w, pads_begin=[padding] * 2, pads_end=[padding] * 2)
+def conv(x: Node, w: Node, padding: int, stride: int = 1) -> Node:
+    return decompose.conv(x, w, pads_begin=[padding] * 2, pads_end=[padding] * 2, strides=[stride] * 2)
+
+
+def normalised_attention() -> Node:
+    """Weights that two read: the product with values, and the sum that they are divided by. Features are positive."""
+    q, k, v = (x_(name, 2, 64, 16) for name in "qkv")
+    weights = matmul(q * q + 1.0, movement.transpose(k * k + 1.0, 1, 2))
+    total = ir.view(ir.reduce(ops.SUM_REDUCE, weights, [2]), weights.shape, ir.axes(weights.shape)[:2])
+    return matmul(weights / total, v)
+
+
+def two_layers(adjacency: Node, diagonal: bool = False) -> Node:
+    """Two layers of a graph convolution by its formula: both read the adjacency with scales, or between matrices that
+    have these on their diagonal."""
+    scale = ir.binary(ops.MAX, ir.reduce(ops.SUM_REDUCE, adjacency, [1]), 0.0)
+    rows, columns = (movement.along(scale, k, adjacency.shape) for k in range(2))
+    i, j = (movement.along(ir.iota(64), k, adjacency.shape) for k in range(2))
+    on_diagonal = ir.select(ir.binary(ops.EQUAL, i, j), rows, 0.0)
+    normal = matmul(matmul(on_diagonal, adjacency), on_diagonal) if diagonal else rows * adjacency * columns
+    hidden = matmul(matmul(normal, x_("x", 64, 8)), weight(8, 4))
+    return matmul(matmul(normal, ir.binary(ops.MAX, hidden, 0.0)), weight(4, 4, seed=1))
+
+
+def read_by_two(x: Node) -> Node:
+    """Two layers of one signal, with a rectifier between them and their sum."""
+    first, second = (ir.binary(ops.MAX, pointwise(x, weight(8, 16, seed=k)), 0.0) for k in range(2))
+    return first + second
 
 
 def along_channels(x: Node) -> Node:
@@ -340,6 +366,11 @@ FORMS: dict[str, tuple[Callable[[], Node], int, int]] = {
         + conv(x_("x", 1, 8, 16, 16), weight(8, 8, 3, 3), padding=1),
         256 * 8 * 88, 256 * 8 * 72,
     ),
+    "branches over one window, every second": (
+        lambda: conv(x_("x", 1, 8, 16, 16), weight(8, 8, 3, 3), padding=1, stride=2)
+        + conv(x_("x", 1, 8, 16, 16), weight(8, 8, 1, 1), padding=0, stride=2) * along_channels(weight(8)),
+        64 * 8 * 81, 64 * 8 * 72,
+    ),
     "rows of a table": (
         lambda: linear(ir.gather(weight(10, 32), ir.input_("rows", (50,), i64), 0), weight(16, 32)), 50 * 16 * 32, 0,
     ),
@@ -379,6 +410,35 @@ def test_the_form_that_is_found(name: str) -> None:
     (result,) = interp.run(found, inputs).outputs
     assert np.abs(result - wanted).max() < 1e-6 * np.abs(wanted).max()
     assert (found is graph) == (not found.approximations)
+
+
+# What several read, each with how many multiplications there are at most if each computes it again.
+READ_TWICE: dict[str, tuple[Callable[[], Node], int]] = {
+    "attention whose weights are normalised": (normalised_attention, 2 * 2 * 64 * 16 * 16 + 3 * 2 * 64 * 16),
+    "adjacency with scales, in two layers": (
+        lambda: two_layers(x_("a", 64, 64)), 2 * 64 * 64 * 4 + 4 * 64 * 4 + 64 * 8 * 4 + 64 * 4 * 4,
+    ),
+    "adjacency between diagonal matrices, in two layers": (
+        lambda: two_layers(x_("a", 64, 64), diagonal=True), 2 * 64 * 64 * 4 + 4 * 64 * 4 + 64 * 8 * 4 + 64 * 4 * 4,
+    ),
+    "pooled, and read by two layers": (
+        lambda: read_by_two(pooled(pointwise(x_("x", 1, 16, 8, 8), weight(16, 16)))), 16 * 16 * (16 + 8 + 8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ_TWICE)
+def test_what_two_regions_read_may_be_computed_by_each(name: str) -> None:
+    made, most = READ_TWICE[name]
+    graph = simplify(as_graph(made()))
+    found = stage.improved(graph, AVX2)
+    assert multiplications(found.results[0]) <= most < multiplications(graph.results[0])
+    inputs = drawn(graph)
+    (wanted,) = interp.run(graph, inputs, mode="float64").outputs
+    (result,) = interp.run(found, inputs).outputs
+    assert np.abs(result - wanted).max() < 1e-6 * np.abs(wanted).max()
+    forms = {place.region: place.form for place in found.approximations}
+    assert stage.improved(graph, replace(AVX2, forms=forms)).results == found.results
 
 
 def test_whole_path(tmp_path: Any) -> None:
@@ -471,6 +531,26 @@ def test_differences_are_not_multiplied_out() -> None:
     found = stage.improved(graph, AVX2)
     sums = [n for n in traverse.topological(found.roots) if n.op is ops.ADD]
     assert len(sums) == 1 and any(x in n.inputs for n in sums)
+
+
+def test_features_that_nearly_cancel_are_not_multiplied_out() -> None:
+    """``(q + 1) k`` is not ``q k + k``, though what is around it sums: the features of linear attention are such."""
+    q, k, v = (x_(name, 64, 16) for name in "qkv")
+    graph = as_graph(matmul(matmul(q + 1.0, movement.transpose(k + 1.0, 0, 1)), v))
+    found = stage.improved(graph, AVX2)
+    assert found.approximations
+    inputs = drawn(graph, scale=1e-4, shift=-1.0)
+    (exact,) = interp.run(graph, inputs, mode="float64").outputs
+    spelled, derived = (np.abs(interp.run(g, inputs).outputs[0] - exact).max() for g in (graph, found))
+    assert derived <= 2 * spelled
+
+
+def test_a_pass_over_rows_is_not_parted() -> None:
+    """Sums along the rows of one tensor are computed in one pass, whatever else they are multiplied by."""
+    x = x_("x", 64, 256)
+    total, squares = (ir.reduce(ops.SUM_REDUCE, y, [1]) for y in (x, x * x))
+    graph = as_graph(ir.reduce(ops.MAX_REDUCE, x, [1]) * total + squares)
+    assert stage.improved(graph, AVX2) is graph
 
 
 def test_no_value_between_overflows() -> None:

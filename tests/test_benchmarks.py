@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from benchmarks import __main__ as command
 from benchmarks import (
+    algebra,
     attention,
     contractions,
     decode,
@@ -84,6 +85,37 @@ def measured(*cells: tuple[str, Setting, list[dict[str, Any]]]) -> Results:
 
 
 MAIN, NARROW = Setting(), Setting("bf16")
+
+
+def test_the_page_of_algebra_goes_on_from_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    times = dict.fromkeys(algebra.CONTENDERS, 2e-3)
+    line = "algebra: a 'x'; b 'y': sum[2] (x * y) becomes (x * y), for {} cycles 1"
+    measured_: list[str] = []
+
+    def run(module: str, options: dict[str, Any]) -> dict[str, Any]:
+        measured_.append(options["name"])
+        if options["name"] == "repvgg":
+            raise KeyboardInterrupt
+        explained = "\n".join(line.format(k) for k in (9, 8))
+        times_ = times if options["name"] in algebra.FORMS else {**times, "exact": 3e-3}
+        return asdict(algebra.Row(times_, 1e-7, 2e-7, explained, 2, 1.5))
+
+    monkeypatch.setattr(algebra.apart, "run", run)
+    arguments = {"only": "chain,segformer,repvgg,densenet", "threads": 2, "runs": 3, "write": tmp_path / "a.md"}
+    with pytest.raises(KeyboardInterrupt):
+        algebra.main(**arguments, resume=False)
+    assert measured_ == ["chain", "segformer", "repvgg"]
+    page = (tmp_path / "a.md").read_text()
+    assert "| chain of three matrices | 1.00 | 2 ms |" in page and "for 9 cycles 1 (and 1 more)" in page
+    assert "| SegFormer-B0, 512 x 512 | 1.50 | 2 ms | 3 ms | 2 ms | 2 ms | 1.0e-07 / 2.0e-07 | 2 | 1.5 s |" in page
+    monkeypatch.setattr(algebra.apart, "run", lambda module, options: run(module, {**options, "name": "chain"}))
+    measured_.clear()
+    algebra.main(**arguments, resume=True)
+    assert len(measured_) == 2 and "DenseNet-121" in (tmp_path / "a.md").read_text()
+    with pytest.raises(typer.BadParameter):
+        algebra.main("", 2, 3, None, resume=True)
+
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 

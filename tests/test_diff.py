@@ -22,6 +22,7 @@ from luminal.comparison.references import Interpreter, OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.algebra import factoring, write
 from luminal.core.algebra import stage as algebra
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import indexing
@@ -177,6 +178,58 @@ def test_mistake_in_a_pass(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], target, None, tmp_path)
     assert finding.stage == name and finding.origin is not None and finding.origin.name == "hidden"
     assert pipeline.PASSES[name] in finding.explanation
+
+
+class Derived(torch.nn.Module):
+    """Attention without an exponential, which a product in another order computes, then two layers of one signal, which
+    become one, and two in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.wide, self.narrow = torch.nn.Linear(16, 64), torch.nn.Linear(64, 8)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mixed = torch.relu((q @ k.transpose(1, 2)) @ v)
+        return self.narrow(self.wide(torch.relu(self.first(mixed) + self.second(mixed))))
+
+
+def _without_common_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``x w + x v`` as ``x w``."""
+    total = factoring.total
+    monkeypatch.setattr(factoring, "total", lambda paths, *more: total(list(paths)[:1], *more))
+
+
+def _twice_over_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum over the 96 tokens as twice that."""
+    value = write._value
+
+    def wrong(path: Any, in_constant: bool = False) -> Any:
+        found = value(path, in_constant)
+        over_tokens = any(c.extent == 96 for c in path.domain if c not in path.coordinates)
+        return replace(found, node=found.node * 2.0) if over_tokens else found
+
+    monkeypatch.setattr(write, "_value", wrong)
+
+
+UNSOUND = {
+    "common factors": (_without_common_factors, ("linear", "linear_1"), "(Constant[16, 16])"),
+    "sums": (_twice_over_tokens, ("matmul_1", "matmul"), "sum["),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_an_unsound_derivation_is_named(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plant, operators_, form = UNSOUND[name]
+    plant(monkeypatch)
+    inputs = tuple(torch.randn(2, 96, 16, generator=torch.Generator().manual_seed(k)) for k in range(3))
+    report = luminal.diff(Derived().eval(), inputs, save=tmp_path, algebra="bounded")
+    assert not report.ok and report.finding is not None and report.finding.stage == "algebra"
+    found = report.finding.explanation
+    assert all(repr(operator) in found for operator in operators_), found
+    assert "becomes" in found and form in found.partition(" becomes ")[2] and "(region " in found
+    assert ("wide" in found) == ("narrow" in found) and "linear_3" not in found  # the other derivations are right
 
 
 def _interpreted(graph: Graph, target: Any, inputs: Any) -> Sequence[Any]:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from luminal.core import interp, ir, movement, ops, traverse
 from luminal.core import target as targets
-from luminal.core.algebra import stage
+from luminal.core.algebra import distances, stage
 from luminal.core.decompose.contraction import matmul
-from luminal.core.ir import Graph
+from luminal.core.decompose.power import pow_
+from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import rewritten
 from luminal.core.types import f32
 from luminal.frontends.fx import importer
@@ -163,4 +164,96 @@ def test_as_people_write_it(name: str) -> None:
     ).outputs
     with torch.no_grad():
         exact = module.double()(q.double(), k.double(), v.double()).numpy()
+    assert np.abs(result - exact).max() < 1e-6 * np.abs(exact).max()
+
+
+# ---- matrices that depend on distances alone -------------------------------------------------------------------------
+
+
+def positions(length: int, heads: int = 3) -> tuple[Node, Node, Node]:
+    """The row and the column of each element of ``[heads, length, length]``, and a number of each head."""
+    shape = (heads, length, length)
+    head = ir.constant(np.linspace(0.2, 0.9, heads).astype(np.float32))
+    return tuple(movement.along(x, k, shape) for k, x in ((1, ir.iota(length)), (2, ir.iota(length)), (0, head)))  # type: ignore[return-value]
+
+
+def floats(x: Node) -> Node:
+    return ir.cast(x, f32)
+
+
+BY_DISTANCE: dict[str, Callable[[Node, Node, Node], Node]] = {
+    "power": lambda t, s, head: pow_(head, floats(t - s)),
+    "power of floats": lambda t, s, head: pow_(head, floats(t) - floats(s)),
+    "scaled": lambda t, s, head: ir.unary(ops.EXP2, floats(t * 3 - s * 3 + 7) * head),
+    "clamped": lambda t, s, head: ir.unary(ops.EXP2, head * floats(ir.binary(ops.MAX, t - s, 2))),
+    "masked": lambda t, s, head: ir.select(ir.binary(ops.LESS_THAN, t, s), 0.0, pow_(head, floats(t - s))),
+    "a band": lambda t, s, head: ir.select(ir.binary(ops.LESS_THAN, t - s, 4), head, floats(s - t)),
+    "a table": lambda t, s, head: head * table(t.shape),
+}
+
+
+def table(shape: tuple[Any, ...]) -> Node:
+    """A number for each distance."""
+    _, row, column = ir.axes(shape)
+    return ir.view(ir.constant(np.arange(31.0, dtype=np.float32) ** 2), shape, [row - column + 15])
+
+
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_what_depends_on_distances_is_computed_once_for_each(name: str) -> None:
+    node = BY_DISTANCE[name](*positions(16))
+    found = distances.by_distance(node, 1, 2, 1 << 20)
+    assert found is not None and found.shape == (3, 31)
+    (whole,) = interp.run([node], {}, mode="float64").outputs
+    np.testing.assert_array_equal(distances.spread(found), whole)
+
+
+OTHERWISE: dict[str, Callable[[Node, Node, Node], Node]] = {
+    "sum": lambda t, s, head: floats(t + s) * head,
+    "product": lambda t, s, head: floats(t * s) * head,
+    "scaled apart": lambda t, s, head: floats(t * 2 - s) * head,
+    "row alone": lambda t, s, head: floats(t - s) * floats(t),
+    "another comparison": lambda t, s, head: ir.select(ir.binary(ops.LESS_THAN, t, s + s), 0.0, head),
+    "numbers": lambda t, s, head: head * ir.constant(np.random.default_rng(0).random(t.shape).astype(np.float32)),
+    "rounds of rows": lambda t, s, head: head * floats(ir.binary(ops.MOD, t, 4) - ir.binary(ops.MOD, s, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_depends_on_more_is_not(name: str) -> None:
+    assert distances.by_distance(OTHERWISE[name](*positions(16)), 1, 2, 1 << 20) is None
+
+
+def test_distances_of_an_array() -> None:
+    array = DECAYING["a decay for each head"]
+    found = distances.of_array(array)
+    assert found is not None and found.shape == (2, 2 * LENGTH - 1)
+    np.testing.assert_array_equal(distances.spread(found), array)
+    assert distances.of_array(OTHERS["of any numbers"]) is None
+
+
+class Retention(torch.nn.Module):
+    """Retention (Sun et al., 2023) as its authors write it: the forward computes how positions decay."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("gamma", 1 - torch.exp2(-5.0 - torch.arange(heads)))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i = torch.arange(q.shape[-2])
+        apart = i[:, None] - i[None, :]
+        decay = torch.where(apart >= 0, torch.pow(self.gamma[:, None, None], apart), 0.0)
+        return (q @ k.transpose(-1, -2) * decay) @ v
+
+
+@pytest.mark.parametrize("length", [256, 2048])
+def test_a_large_matrix_that_the_model_computes(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (torch.randn(1, 8, length, 64, generator=torch.Generator().manual_seed(s)) for s in range(3))
+    graph = rewritten(importer.load(Retention(8).eval(), (q, k, v)), replace(AVX2, algebra="exact"))
+    found = stage.improved(graph, AVX2)
+    assert found.approximations and multiplications(found) < 0.4 * multiplications(graph)
+    if length > 256:
+        return
+    inputs = {n.attr.name: x.numpy() for n, x in zip(graph.inputs, (q, k, v), strict=True)}
+    (result,) = interp.run(found, inputs).outputs
+    exact = Retention(8).double()(q.double(), k.double(), v.double()).numpy()
     assert np.abs(result - exact).max() < 1e-6 * np.abs(exact).max()

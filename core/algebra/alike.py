@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
-from luminal.core.algebra.paths import Path, is_known
+from luminal.core.algebra.paths import Path, is_known, over
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Region
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
@@ -67,15 +67,6 @@ def renewed(path: Path, by: Mapping[Node, Node]) -> Path:
         return replace(c, position=replace(c.position, table=by.get(c.position.table, c.position.table)))
 
     def factor(f: Factor) -> Factor:
-        node = None if f.node is None else by.get(f.node, f.node)
-        added = tuple(renewed(p, by) for p in f.added)
-        return replace(f, node=node, coordinates=tuple(map(coordinate, f.coordinates)), added=added)
+        return f if f.node is None else replace(f, node=by.get(f.node, f.node))
 
-    return replace(
-        path,
-        coordinates=tuple(map(coordinate, path.coordinates)),
-        domain=tuple(map(coordinate, path.domain)),
-        factor=None if path.factor is None else factor(path.factor),
-        left=None if path.left is None else renewed(path.left, by),
-        right=None if path.right is None else renewed(path.right, by),
-    )
+    return over(path, coordinate, factor)

@@ -15,6 +15,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.sizes import typical
+from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import DType
 
@@ -69,10 +70,12 @@ def read(node: Node) -> float:
 
 
 def of_spelled(nodes: Collection[Node], price: Price) -> float:
-    """What ``nodes``, a region as it stands in a graph, cost."""
-    inside = set(nodes)
+    """What ``nodes``, a region as it stands in a graph, cost. Sums along the rows of one tensor are one pass over it:
+    they are computed in one kernel, which reads a row once."""
+    inside = dict.fromkeys(nodes)
     total = 0.0
     fused: set[Node] = set()
+    passed: set[tuple[Node, tuple[Int, ...]]] = set()
     for node in inside:
         if node.op is not ops.SUM_REDUCE:
             continue
@@ -81,8 +84,16 @@ def of_spelled(nodes: Collection[Node], price: Price) -> float:
         fused.update([product] if len(factors) == 2 else [])
         sizes = [read(x) for x in factors]
         shares = len(factors) == 2 and all(size < elements(product) for size in sizes)
+        if not shares:
+            sources = [(x.inputs[0] if x.op is ops.VIEW else x, product.shape) for x in factors]
+            sizes = [
+                0.0 if source in passed else size for source, size in dict(zip(sources, sizes, strict=True)).items()
+            ]
+            passed.update(sources)
         total += price.sum(elements(product), elements(node), sizes, node.dtype.itemsize, shares)
-    for node in inside - fused:
+    for node in inside:
+        if node in fused:
+            continue
         if node.op is ops.GATHER:
             total += price.moved(elements(node), node.dtype.itemsize)
         elif node.op.kind is Kind.ELEMENTWISE:

@@ -15,11 +15,12 @@ from functools import cache
 
 import numpy as np
 
-from luminal.core import ir
+from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.algebra.cost import Price
-from luminal.core.algebra.paths import Path, cheapest, is_fixed, near, size
+from luminal.core.algebra.paths import Path, cheapest, factor_over, is_fixed, near, size
 from luminal.core.algebra.terms import Axis, Coordinate, Factor, Lookup, Term, plain
+from luminal.core.ir import Node
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -134,31 +135,49 @@ class _Match:
 
 def renamed(factor: Factor, by: Mapping[Axis, Axis]) -> Factor:
     """``factor`` over other axes, which its name says."""
-    added = tuple(_renamed_path(path, by) for path in factor.added)
-    moved = "".join(f"{{{y}:{x}}}" for y, x in by.items() if x != y and y in factor.axes)
-    coordinates = tuple(_over(c, by) for c in factor.coordinates)
-    return replace(factor, coordinates=coordinates, added=added, name=factor.name and factor.name + moved)
 
+    def named(f: Factor) -> Factor:
+        moved = "".join(f"{{{y}:{x}}}" for y, x in by.items() if x != y and y in f.axes)
+        return replace(f, name=f.name and f.name + moved)
 
-def _renamed_path(path: Path, by: Mapping[Axis, Axis]) -> Path:
-    return replace(
-        path,
-        coordinates=tuple(_over(c, by) for c in path.coordinates),
-        domain=tuple(_over(c, by) for c in path.domain),
-        factor=None if path.factor is None else renamed(path.factor, by),
-        left=None if path.left is None else _renamed_path(path.left, by),
-        right=None if path.right is None else _renamed_path(path.right, by),
-    )
+    return factor_over(factor, lambda c: _over(c, by), named)
 
 
 def _matched(a: Factor, b: Factor, known: _Match) -> _Match | None:
     """How ``b`` is ``a``, beside what is ``known``; None if it is another factor."""
-    if a.node is not b.node or a.divides != b.divides or a.added != b.added:
+    first, second = (a.node, a.coordinates), (b.node, b.coordinates)
+    if a.node is not b.node:
+        first, second = _of_source(a), _of_source(b)  # two views of one tensor
+    if first[0] is not second[0] or a.divides != b.divides or a.added != b.added:
         return None
     match: _Match | None = known
-    for ours, theirs in zip(a.coordinates, b.coordinates, strict=True):
+    for ours, theirs in zip(first[1], second[1], strict=True):
         match = match and (_same(ours, theirs, match) or _aligned(ours, theirs, match))
     return match
+
+
+def _of_source(factor: Factor) -> tuple[Node | None, tuple[Coordinate, ...]]:
+    """The tensor that a factor views, and a coordinate for each of its dimensions; the factor's own where it is a view
+    of another kind."""
+    node = factor.node
+    own = (node, factor.coordinates)
+    if node is None or node.op is not ops.VIEW or node.attr.valid:
+        return own
+    axes = dict(zip(ir.axes(node.shape), factor.coordinates, strict=True))
+    found = []
+    for extent, index in zip(node.inputs[0].shape, node.attr.index, strict=True):
+        used = [c for e, c in axes.items() if sym.variables(e) & sym.variables(index)]
+        if index in axes:
+            found.append(replace(axes[index], extent=extent))
+        elif any(c.valid or isinstance(c.position, Lookup) for c in used):
+            return own
+        else:
+            by: dict[Var, Int] = {}
+            for e, c in axes.items():
+                if not isinstance(c.position, Lookup) and (v := sym.as_var(e)) is not None:
+                    by[v] = c.position
+            found.append(Coordinate(sym.substitute(index, by), extent))
+    return node.inputs[0], tuple(found)
 
 
 def _same(ours: Coordinate, theirs: Coordinate, known: _Match) -> _Match | None:

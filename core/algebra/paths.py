@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -54,6 +54,33 @@ class Path:
         operands = (self.left, self.right) if self.factor is None else self.factor.added
         before = tuple(step for x in operands if x is not None for step in x.steps)
         return before if self.factor is not None and self.factor.node is not None else (*before, self)
+
+
+def over(
+    path: Path, coordinate: Callable[[Coordinate], Coordinate], factor: Callable[[Factor], Factor] = lambda f: f
+) -> Path:
+    """``path`` with ``coordinate(c)`` for each coordinate, and with ``factor(f)``, over such coordinates too, for each
+    factor."""
+
+    def remade(x: Path | None) -> Path | None:
+        return None if x is None else over(x, coordinate, factor)
+
+    return replace(
+        path,
+        coordinates=tuple(map(coordinate, path.coordinates)),
+        domain=tuple(map(coordinate, path.domain)),
+        factor=None if path.factor is None else factor_over(path.factor, coordinate, factor),
+        left=remade(path.left),
+        right=remade(path.right),
+    )
+
+
+def factor_over(
+    f: Factor, coordinate: Callable[[Coordinate], Coordinate], factor: Callable[[Factor], Factor]
+) -> Factor:
+    """The same of a factor, and of what it adds."""
+    added = tuple(over(path, coordinate, factor) for path in f.added)
+    return replace(factor(f), coordinates=tuple(map(coordinate, f.coordinates)), added=added)
 
 
 def size(coordinates: Iterable[Coordinate]) -> float:

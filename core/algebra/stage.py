@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
@@ -12,7 +12,8 @@ from luminal.core.algebra.choice import Choice
 from luminal.core.algebra.cost import Price, elements, of_spelled
 from luminal.core.algebra.factoring import cheapest_sum
 from luminal.core.algebra.paths import Path
-from luminal.core.algebra.terms import Region
+from luminal.core.algebra.shared import FREE, READ, Shared, is_factor
+from luminal.core.algebra.terms import Lookup, Region
 from luminal.core.algebra.triangular import in_blocks
 from luminal.core.decisions import FORMULA, structure
 from luminal.core.ir import Graph, Node, Origins
@@ -21,11 +22,7 @@ from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
 from luminal.core.target import Target
 
-# What is read through, and what a region is computed by at last. Views and gathers are read through even if others read
-# what they give.
-_READ = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE, ops.SELECT)
-_ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)
-_FREE = (ops.VIEW, ops.GATHER)
+_ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
 # A region, a path for each of its terms, and what it costs as spelled.
 _Form: TypeAlias = tuple[Region, list[Path], float]
 _Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], list[Path], float]]
@@ -65,12 +62,16 @@ class _Search:
         downwards = traverse.topological(roots)[::-1]
         for node in downwards:
             read = self.readers.get(node, ())
-            self.uses[node] = sum(self.uses.get(x, 1) if x is not None and x.op in _FREE else 1 for x in read)
+            self.uses[node] = sum(self.uses.get(x, 1) if x is not None and x.op in FREE else 1 for x in read)
         self.became: dict[Node, Node] = {}
         self.found: list[Approximation] = []
         self.pinned: dict[Node, bool] = {}
         self.forms: dict[Node, Node] = {}
         taken: set[Node] = set()
+        shared = Shared(downwards, self.readers, self.uses)
+        for node, ends in shared:
+            if node not in self.decoded and taken.isdisjoint((node, *ends)):
+                taken.update(self.choose_together(ends, node, shared.below(node)))
         for node in downwards:
             if node in taken or node.op not in _ROOTS or node.dtype.compute != node.dtype:
                 continue
@@ -80,12 +81,12 @@ class _Search:
             if any(part.op is ops.SUM_REDUCE for part in region.spelled) and self.choose(node, region):
                 taken.update(region.spelled)
 
-    def read(self, root: Node, pinned: Sequence[Node]) -> Region:
+    def read(self, root: Node, pinned: Sequence[Node], opened: Collection[Node] = ()) -> Region:
         def inside(node: Node) -> bool:
-            if node.op in _FREE:
+            if node.op in FREE:
                 return True
-            apart = node in self.decoded or node in pinned or self.uses[node] > 1
-            return node.op in _READ and node.dtype == root.dtype and not apart
+            apart = node in self.decoded or node in pinned or (self.uses[node] > 1 and node not in opened)
+            return node.op in READ and node.dtype == root.dtype and not apart
 
         return terms.read(root, inside)
 
@@ -94,31 +95,94 @@ class _Search:
         price = Price.of(self.target, root.dtype)
         if not self.asks and not by_size.dims(region) and self.cheapest(region, price) is None:
             return False
-        pinned = [node for node in region.spelled if node.op is ops.SUM_REDUCE and self.cancels(node)]
-        if pinned:
-            # What cancels stays as it is, and so do its operands.
-            apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
-            region = self.read(root, apart)
-        if root in pinned:
+        allowed = self.allowed(region)
+        if allowed is None:
             return False
-        both = self.by_size(region, price)
+        both = self.by_size(allowed, price)
         if both is not None:
-            self.enter_both(root, region, both)
+            self.enter_both(root, allowed, both)
             return True
-        least = self.least(region, price)
-        taken = self.measured(region, least, price)
+        least = self.least(allowed, price)
+        taken = self.measured(allowed, least, price)
         if taken.paths is None:
             return False
-        made, origins = taken.made
+        before, after = (of_spelled(nodes, price) for nodes in (allowed.spelled, _between(taken.node, taken.region)))
+        self.enter(taken, before, after, "" if taken == least else ", as measured")
+        return True
+
+    def apart(self, root: Node, price: Price) -> float:
+        """What the region of ``root`` costs in the form that it gets by itself."""
+        region = self.read(root, ())
+        allowed = self.allowed(region)
+        least = None if allowed is None else self.least(allowed, price)
+        if least is None or least.paths is None:
+            return of_spelled(region.spelled, price)
+        return of_spelled(_between(least.node, least.region), price)
+
+    def choose_together(self, roots: Sequence[Node], opened: Node, below: Sequence[Node]) -> list[Node]:
+        """Enters the forms of several regions, which all read the node ``opened`` through, and those ``below`` it if
+        that is cheaper, if together they are worth it, and cost less than if it is computed once; what they compute."""
+        price = Price.of(self.target, opened.dtype)
+        tried = [self.together(roots, nodes, price) for nodes in ([opened], [opened, *below])[: 2 if below else 1]]
+        ways = [way for way in tried if way is not None]
+        if not ways:
+            return []
+        found, before, after = min(ways, key=lambda way: way[2])
+        if self.target.forms is None and after >= WORTH * sum(self.apart(root, price) for root in (*roots, opened)):
+            return []
+        for taken in found:
+            self.enter(taken, before, after)
+        return list(dict.fromkeys(node for taken in found for node in taken.region.spelled))
+
+    def together(
+        self, roots: Sequence[Node], opened: Sequence[Node], price: Price
+    ) -> tuple[list[Choice], float, float] | None:
+        """The forms of the regions of ``roots``, which read all that is ``opened`` through, and what all together cost
+        as spelled, and so; None if they are not worth it."""
+        found: list[Choice] = []
+        least = 0.0
+        for root in roots:
+            region = self.allowed(self.read(root, (), opened), opened)
+            best = None if region is None or any(is_factor(x, region) for x in opened) else self.best(region, price)
+            if region is None or best is None:
+                return None
+            other, paths, cost = best
+            found.append(choice.of_paths(region, other, paths, self.origins_of(region)))
+            least += cost
+        before = of_spelled(dict.fromkeys(node for taken in found for node in taken.whole.spelled), price)
+        if self.target.forms is None and least >= WORTH * before:
+            return None
+        if not all(taken.paths is not None and self.is_lawful(taken.whole, taken.paths) for taken in found):
+            return None
+        after = of_spelled(dict.fromkeys(x for taken in found for x in _between(taken.node, taken.region)), price)
+        return None if after >= WORTH * before else (found, before, after)
+
+    def allowed(self, region: Region, opened: Collection[Node] = ()) -> Region | None:
+        """``region`` without what cancels; None if that is all of it, or if nothing is summed."""
+        sums = [node for node in region.spelled if node.op is ops.SUM_REDUCE]
+        pinned = [node for node in sums if self.cancels(node)]
+        if not sums or region.root in pinned:
+            return None
+        # What cancels stays as it is, and so do its operands.
+        apart = [x for node in pinned for x in (node, node.inputs[0], *node.inputs[0].inputs)]
+        return self.read(region.root, apart, opened) if pinned else region
+
+    def is_lawful(self, region: Region, paths: Sequence[Path]) -> bool:
+        """Whether the law allows ``region`` in the form of ``paths``."""
+        dtype = region.root.dtype
+        return not dtype.is_float or law.Ranges(dtype).allow(paths, region.spelled)
+
+    def enter(self, taken: Choice, before: float, after: float, why: str = "") -> None:
+        """Enters a form for the root of its region."""
+        assert taken.paths is not None
+        root, (made, origins) = taken.region.root, taken.made
         self.forms[root] = made
         self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
-        before, after = (of_spelled(nodes, price) for nodes in (region.spelled, _between(made, taken.region)))
-        why = "" if taken == least else ", as measured"
-        words = f"{spelled(root, region)} becomes {written(taken.paths)}, for {before:.0f} cycles {after:.0f}{why}"
+        as_was = spelled(root, taken.whole)
+        words = f"{as_was} becomes {written(taken.paths)}, for {before:.0f} cycles {after:.0f}{why}"
         key, _ = alike.described(taken.region)
         noted = Approximation("algebra", words, taken.origins, structure("region", key), form.written(taken.paths))
         self.found.append(noted)
-        return True
 
     def by_size(self, region: Region, price: Price) -> BySize | None:
         """Two forms of ``region`` of which the size decides, or those that ``Target.forms`` says."""
@@ -128,10 +192,7 @@ class _Search:
             text = self.target.forms.get(structure("region", alike.described(region)[0]))
             return None if text is None else by_size.read(text, region, price)
         both = by_size.found(region, price, lambda one: self.paths(one, price)[0])
-        if both is None or not region.root.dtype.is_float:
-            return both
-        ranges = law.Ranges(region.root.dtype)
-        return both if all(ranges.allow(p, region.spelled) for p in (both.below, both.above)) else None
+        return both if both is None or all(self.is_lawful(region, p) for p in (both.below, both.above)) else None
 
     def enter_both(self, root: Node, region: Region, both: BySize) -> None:
         """Enters a branch for ``root``."""
@@ -160,7 +221,7 @@ class _Search:
         if found is None:
             return as_spelled
         other, paths, before = found
-        if region.root.dtype.is_float and not law.Ranges(region.root.dtype).allow(paths, region.spelled):
+        if not self.is_lawful(region, paths):
             return as_spelled
         # Cost of a path takes each value for stored. What the nodes cost is compared as well, by one measure for both.
         made = choice.of_paths(region, other, paths, origins, "" if other is region else "blocks: ")
@@ -187,14 +248,21 @@ class _Search:
         """``region``, with triangular factors in blocks or not, and the paths of the form that costs least; or of the
         one that ``Target.forms`` says. None if there is none, or if it costs no less than what is spelled."""
         before = of_spelled(region.spelled, price)
+        found = self.best(region, price)
+        if found is None or (self.target.forms is None and found[2] >= WORTH * before):
+            return None
+        return found[0], found[1], before
+
+    def best(self, region: Region, price: Price) -> tuple[Region, list[Path], float] | None:
+        """The same, and its cost, whatever it is."""
         if self.target.forms is not None:
             noted = self.noted(region, price)
-            return None if noted is None else (*noted, before)
+            return None if noted is None else (*noted, 0.0)
         best, (paths, cost) = region, self.paths(region, price)
         while True:
             ways = [(*self.paths(other, price), other) for other in in_blocks(best)]
             if not ways or min(way[1] for way in ways) >= cost:
-                return (best, paths, before) if cost < WORTH * before else None
+                return best, paths, cost
             paths, cost, best = min(ways, key=lambda way: way[1])
 
     def paths(self, region: Region, price: Price) -> tuple[list[Path], float]:
@@ -249,7 +317,9 @@ def _decoded(roots: Sequence[Node]) -> set[Node]:
 
 def _between(root: Node, region: Region) -> list[Node]:
     """The nodes under ``root`` that compute ``region`` of its factors."""
-    factors = {factor.node for term in region.terms for factor in term.factors}
+    read = [f for term in region.terms for f in term.factors]
+    tables = [c.position.table for f in read for c in f.coordinates if isinstance(c.position, Lookup)]
+    factors = {x.inputs[0] if x.op is ops.VIEW else x for x in (*tables, *(f.node for f in read)) if x is not None}
     found: dict[Node, None] = {}
     open_ = [root]
     while open_:
@@ -270,7 +340,7 @@ def spelled(node: Node, region: Region) -> str:
     """The form of a region as it stands in the graph, in words."""
     if node not in region.spelled:
         return name(node)
-    if node.op in _FREE:
+    if node.op in FREE:
         return spelled(node.inputs[0], region)
     parts = [spelled(x, region) for x in node.inputs[node.op is ops.SELECT :]]
     if node.op is ops.SUM_REDUCE:

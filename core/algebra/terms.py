@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -137,7 +137,7 @@ def read(root: Node, inside: Callable[[Node], bool]) -> Region:
     reader = _Reader(inside)
     result = tuple(reader.axis(extent, summed=False) for extent in root.shape)
     products = reader.visit(root, result, (), is_root=True)
-    products = [restricted for product in products if (restricted := _restricted(product)) is not None]
+    products = [restricted for p in products if (restricted := _restricted(_without_identities(p))) is not None]
     leaves = [leaf for product in products for leaf in product]
     by = _digits([*result, *(e for leaf in leaves for e in (*leaf.at, *leaf.valid))])
     terms = numbered(_term(product, by, root.dtype) for product in products)
@@ -236,6 +236,8 @@ class _Reader:
                 return self.visit(data, [*at[:first], found, *at[first + table.rank :]], valid)
         if node.op is ops.VIEW:
             return self.view(node, at, valid)
+        if node.op is ops.SELECT and constants.is_decided(node):
+            raise Unreadable  # it is known when compiling as it is
         if node.op is ops.SELECT and (mask := _mask(node, at)) is not None:
             kept, indicator = mask
             return [(*product, indicator) for product in self.visit(kept, at, valid)]
@@ -249,10 +251,11 @@ class _Reader:
         """``node`` as a factor of a product: a sum only if a product of its terms is no less accurate."""
         spelled = len(self.spelled)
         found = self.visit(node, at, valid)
-        if len(found) == 1 or _is_select(node) or _distributes(found, node.dtype):
+        outside = {v for e in at for v in variables(e)}
+        if len(found) == 1 or _is_select(node) or _distributes(found, node.dtype, outside):
             return found
         del self.spelled[spelled:]
-        return [(_leaf(node, at, valid),)]
+        return [(_leaf(*_seen_through(node, at), valid),)]
 
     def sum(self, node: Node, at: Sequence[Position], valid: tuple[Int, ...]) -> list[_Product]:
         (x,) = node.inputs
@@ -359,6 +362,35 @@ def _number(node: Node, at: Sequence[Position]) -> Int:
     raise Unreadable
 
 
+def _without_identities(product: _Product) -> _Product:
+    """``product`` without identity matrices along whose rows or columns is summed: the sum has one element."""
+    for leaf in product:
+        found = _renamed_by(leaf)
+        if found is not None:
+            return _without_identities(tuple(x.over(found) for x in product if x is not leaf))
+    return product
+
+
+def _renamed_by(leaf: _Leaf) -> dict[Var, Int] | None:
+    """The position that a summed axis has in every term that is not zero, if a leaf is an identity matrix."""
+    source = leaf.node.inputs[0] if leaf.node.op is ops.VIEW else leaf.node
+    if source.op is not ops.CONSTANT or leaf.divides or leaf.valid or leaf.node.rank != 2:
+        return None
+    for axis, other in (leaf.at, leaf.at[::-1]):
+        row = None if isinstance(axis, Lookup) or isinstance(other, Lookup) else sym.as_var(axis)
+        if (
+            isinstance(row, Axis)
+            and row.summed
+            and row not in variables(other)
+            and leaf.node.shape == (row.hi + 1,) * 2
+        ):
+            if np.count_nonzero(source.attr.array) != row.hi + 1:  # most matrices are told apart by that
+                return None
+            array = interp.run([leaf.node], {}).outputs[0]
+            return {row: other} if np.array_equal(array, np.eye(len(array))) else None  # type: ignore[dict-item]
+    return None
+
+
 def _restricted(product: _Product) -> _Product | None:
     """``product`` with each summed axis as long as masks on it alone leave it; None if they leave nothing."""
     for axis in sorted({v for leaf in product for v in leaf.axes if v.summed}, key=str):  # type: ignore[attr-defined]
@@ -396,17 +428,17 @@ def _seen_through(node: Node, at: Sequence[Position]) -> tuple[Node, Sequence[Po
     return node, at
 
 
-def _distributes(products: Sequence[_Product], dtype: DType) -> bool:
+def _distributes(products: Sequence[_Product], dtype: DType, outside: Collection[Axis]) -> bool:
     """Whether a factor may be multiplied with each of ``products`` instead of with their sum.
 
-    Integers: always. Of floats, if one product is a sum, and the others are constants: then each is at most as large as
-    the sum of them all and of the sum's terms, whose roundings the spelled form has too. Otherwise two large terms
-    might cancel first, as in ``(x - m)*w``.
+    Integers: always. Of floats, if one product is a sum, over axes that are not ``outside`` of it, and the others are
+    constants: then each is at most as large as the sum of them all and of the sum's terms, whose roundings the spelled
+    form has too. Otherwise two large terms might cancel first, as in ``(x - m)*w``.
     """
     if not dtype.is_float:
         return True
     varying = [product for product in products if not all(leaf.node.op is ops.CONSTANT for leaf in product)]
-    sums = [product for product in varying if any(v.summed for leaf in product for v in leaf.axes)]  # type: ignore[attr-defined]
+    sums = [p for p in varying if any(v.summed and v not in outside for leaf in p for v in leaf.axes)]  # type: ignore[attr-defined]
     return len(varying) <= 1 and len(varying) == len(sums)
 
 

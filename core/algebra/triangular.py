@@ -15,13 +15,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core import constants, interp, ir, limits, movement, traverse
 from luminal.core import symbolic as sym
-from luminal.core.algebra.cost import elements
+from luminal.core.algebra.distances import by_distance, of_array, spread
 from luminal.core.algebra.terms import Axis, Factor, Region, Term, numbered, plain
 from luminal.core.ops import Kind
 
@@ -89,13 +90,14 @@ class _Split:
 @dataclass(frozen=True)
 class _Matrix:
     """The product of all ``factors`` that have a result's axis, ``rows``, and a summed one, ``columns``: a triangular
-    ``array`` over their ``others`` and these two."""
+    ``array`` over their ``others`` and these two, which may depend on these by their distance alone."""
 
     factors: tuple[Factor, ...]
     others: tuple[Axis, ...]
     rows: Axis
     columns: Axis
     array: NDArray[np.float64]
+    by_distance: bool
 
 
 def _matrices(region: Region, term: Term) -> Iterator[_Matrix]:
@@ -107,31 +109,62 @@ def _matrices(region: Region, term: Term) -> Iterator[_Matrix]:
         if not isinstance(rows.hi, int) or not LEAST <= rows.hi + 1 <= math.isqrt(limits.TABLE):
             continue
         factors = tuple(f for f in term.factors if rows in f.axes and columns in f.axes)
-        if not factors or not all(map(_is_matrix, factors)):
+        if not factors or not all(map(_is_decided, factors)):
             continue
         others = tuple(sorted({a for f in factors for a in f.axes} - {rows, columns}, key=str))
-        array = reduce(_times, (_over(f, (*others, rows, columns)) for f in factors))
-        if not np.triu(array, 1).any() or not np.tril(array, -1).any():
-            yield _Matrix(factors, others, rows, columns, array)
+        matrix = _known(factors, others, rows, columns)
+        if matrix is not None and _is_triangular(matrix):
+            yield matrix
 
 
-def _is_matrix(factor: Factor) -> bool:
+def _is_decided(factor: Factor) -> bool:
     """Whether a factor is known when compiling, and over axes alone."""
-    node = factor.node
     is_plain = all(c.axis is not None for c in factor.coordinates) and not factor.divides
-    if node is None or not is_plain or not constants.is_decided(node):
-        return False
-    operations = sum(x.op.kind is Kind.ELEMENTWISE for x in traverse.topological([node]))
-    return elements(node) * (1 + operations) <= WORK
+    return factor.node is not None and is_plain and constants.is_decided(factor.node)
 
 
-def _over(factor: Factor, axes: Sequence[Axis]) -> NDArray[np.float64]:
-    """What a factor is over ``axes``, of one position along those that it does not have."""
+def _known(factors: tuple[Factor, ...], others: tuple[Axis, ...], rows: Axis, columns: Axis) -> _Matrix | None:
+    """The product of ``factors``, which lies in memory once for each distance of a column from a row if it depends on
+    no more; None if it takes too much to compute it."""
+    distances: list[NDArray[np.float64]] = []
+    wholes: list[NDArray[np.float64]] = []
+    for factor in factors:
+        assert factor.node is not None
+        own = [c.axis for c in factor.coordinates]
+        found = by_distance(factor.node, own.index(rows), own.index(columns), WORK)
+        if found is not None:
+            distances.append(_ordered(found, [a for a in own if a not in (rows, columns)], others))
+        elif _is_affordable(factor):
+            (array,) = interp.run([factor.node], {}, mode="float64").outputs
+            array = _ordered(array, own, (*others, rows, columns))
+            found = of_array(array)
+            (wholes if found is None else distances).append(array if found is None else found)
+        else:
+            return None
+    spread_ = [spread(reduce(_times, distances))] if distances else []
+    return _Matrix(factors, others, rows, columns, reduce(_times, [*wholes, *spread_]), not wholes)
+
+
+def _is_affordable(factor: Factor) -> bool:
+    """Whether computing all of a factor takes no more than ``WORK``."""
     assert factor.node is not None
-    own = [c.axis for c in factor.coordinates]
-    (array,) = interp.run([factor.node], {}, mode="float64").outputs
-    array = np.transpose(array, [own.index(axis) for axis in axes if axis in own]).astype(np.float64)
-    return array[tuple(slice(None) if axis in own else None for axis in axes)]
+    operations = sum(x.op.kind is Kind.ELEMENTWISE for x in traverse.topological([factor.node]))
+    size = factor.node.size
+    return isinstance(size, int) and size * (1 + operations) <= WORK
+
+
+def _is_triangular(matrix: _Matrix) -> bool:
+    array = matrix.array
+    if matrix.by_distance:
+        return not array[..., 0, 1:].any() or not array[..., 1:, 0].any()
+    return not np.triu(array, 1).any() or not np.tril(array, -1).any()
+
+
+def _ordered(array: NDArray[Any], own: Sequence[Axis | None], axes: Sequence[Axis]) -> NDArray[np.float64]:
+    """``array``, whose first dimensions are over the axes ``own``, over ``axes`` in the place of these."""
+    after = range(len(own), array.ndim)
+    array = np.transpose(array, [*(own.index(axis) for axis in axes if axis in own), *after]).astype(np.float64)
+    return array[(*(slice(None) if axis in own else None for axis in axes), ...)]
 
 
 def _times(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,7 +188,7 @@ class _Parted:
     def of(cls, matrix: _Matrix, length: int) -> _Parted | None:
         """None if a block is no product of a column, a number and a row."""
         array = matrix.array
-        is_upper = bool(np.triu(array, 1).any())
+        is_upper = bool((array[..., 0, 1:] if matrix.by_distance else np.triu(array, 1)).any())
         if is_upper:
             array = array[..., ::-1, ::-1]
         count = array.shape[-1] // length
@@ -170,9 +203,12 @@ class _Parted:
         beside = blocks[..., below, above, :, :]
         columns[..., 1:, :] = beside[..., -1] / safe
         rows[..., :-1, :] = beside[..., 0, :] / safe
+        # Where the distance decides, each block is one of those in the first column of blocks.
+        looked = slice(1) if matrix.by_distance else slice(None)
         with np.errstate(over="ignore", invalid="ignore"):
-            made = columns[..., :, None, :, None] * numbers[..., None, None] * rows[..., None, :, None, :]
-        whole = np.where(np.tri(count, k=-1, dtype=bool)[:, :, None, None], blocks, 0)
+            right = numbers[..., looked, None, None] * rows[..., None, looked, None, :]
+            made = columns[..., :, None, :, None] * right
+        whole = np.where(np.tri(count, k=-1, dtype=bool)[:, looked, None, None], blocks[..., looked, :, :], 0)
         info = np.finfo(matrix.factors[0].dtype.numpy)  # what is below its normal numbers has lost digits already
         near = np.abs(made - whole) <= _ROUNDINGS * float(info.eps) * np.abs(whole) + float(info.tiny)
         if not near.all():

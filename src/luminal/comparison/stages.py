@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 
 from luminal.comparison.measure import at_most
 from luminal.core import interp, ops, traverse
+from luminal.core.algebra import stage as algebra
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
-from luminal.core.pipeline import PASSES, ROUNDING, compile_graph
+from luminal.core.pipeline import ALGEBRA, PASSES, ROUNDING, compile_graph
 from luminal.core.schedule.program import interpreter
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
@@ -64,9 +66,35 @@ def by_pass(
         if differs(outputs):
             if name == ROUNDING and _finite(interp.run(before, inputs).outputs) and not _finite(outputs):
                 return CHOSEN, f"the value is right in float32, and numbers of {target.precision} do not reach so far"
-            return name, f"here {what}; the graph is right before, and gives another value in the interpreter after it"
+            where = f"here {what}; the graph is right before, and gives another value in the interpreter after it"
+            derivation = _derivation(before, after, inputs, target, differs) if name == ALGEBRA else None
+            return name, where if derivation is None else f"{where}: {derivation}"
         before = after
     return None
+
+
+def _derivation(
+    before: Graph, after: Graph, inputs: Mapping[str, NDArray[Any]], target: Target, differs: Differs
+) -> str | None:
+    """The first derivation of ``after`` from ``before`` with which the outputs differ, and where it was applied; None
+    where they do not with these derivations alone."""
+    made = [x for x in after.approximations if x not in before.approximations]
+    forms = dict.fromkeys((x.region, x.form) for x in made)
+
+    def fails(count: int) -> bool:
+        """Whether the outputs differ with the first so many derivations."""
+        chosen = replace(target, forms=dict(list(forms)[:count]))
+        return differs(interp.run(algebra.improved(before, chosen), inputs).outputs)
+
+    if not forms or not fails(len(forms)):
+        return None
+    least, most = 0, len(forms)
+    while most - least > 1:  # right with the least, wrong with the most
+        middle = (least + most) // 2
+        least, most = (least, middle) if fails(middle) else (middle, most)
+    region, form = list(forms)[most - 1]
+    place = next(x for x in made if (x.region, x.form) == (region, form))
+    return f"{'; '.join(map(str, place.origins))}: {place.what} (region {region})"
 
 
 def _finite(values: Iterable[NDArray[Any]]) -> bool:
