@@ -154,8 +154,11 @@ class _System:
                 if known != 0:
                     self.conditions += [known, known * -1]
                 continue
-            if not any(self._digits(e) for e in self.equations):
+            solved = next((k for k, e in enumerate(self.equations) if self._digits(e)), None)
+            if solved is None:
                 self._leave_free()
+            else:  # what is left of it is among the conditions
+                del self.equations[solved]
             if self.failed:
                 break
         for v in [v for v in self.extents if v in self.own]:

@@ -456,7 +456,9 @@ ASSERTIONS = _names(
     """_assert_scalar _assert_async _assert_async.msg _functional_assert_async.msg _assert_tensor_metadata
     sym_constrain_range sym_constrain_range_for_size"""
 )
-HIGHER = {"cond", "while_loop", "scan", "map_impl", "associative_scan"}  # tested in test_fx_control
+HIGHER = {  # tested in test_fx_control and test_grad
+    "cond", "while_loop", "scan", "map_impl", "associative_scan", "wrap_with_set_grad_enabled",
+}  # fmt: skip
 TRAINING = _names("native_batch_norm")
 SIZED = _names(
     "nonzero nonzero_numpy masked_select _unique2 unique_dim unique_consecutive nonzero_static"

@@ -109,6 +109,17 @@ def test_a_recurrent_layer_is_differentiated() -> None:
         torch.testing.assert_close(found[name], p.grad)
 
 
+def test_windows_and_ties_are_differentiated_by_kernels() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        pooled = functional.max_pool2d(x, 3, 2, 1) + functional.avg_pool2d(x, 2)
+        return (pooled * functional.interpolate(x, size=pooled.shape[-2:], mode="bilinear")).sum() + x.amax(1).sum()
+
+    x = floats(2, 3, 8, 8).round()
+    found = luminal.grad(function, (x,), wrt=0)(x)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(found, torch.autograd.grad(function(leaf), leaf)[0])
+
+
 def test_of_an_onnx_model() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> test (float[3] x) => (float y) {
         t = Tanh (x)  y = ReduceSum <keepdims = 0> (t)
