@@ -1,4 +1,4 @@
-"""The command line: ``luminal check | compile | run | diff | bench | verify | tune``.
+"""The command line: ``luminal check | compile | run | diff | bench | inspect | verify | tune``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -27,7 +27,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, destination, options
+from luminal import arguments, artifact, destination, inspection, options
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
@@ -367,6 +367,27 @@ def bench(
         times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), times)
     out.print(table)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="an exported model: its folder, or its library alone")],
+    schedules: Annotated[bool, typer.Option("--schedules", help="show the transforms of each kernel")] = False,
+    licences: Annotated[bool, typer.Option("--licences", help="show the texts of the licences alone")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """Say what is inside a compiled model, from its file alone: nothing in it is executed."""
+    found = inspection.inspect(path)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif licences:
+        for row in found["licences"]:
+            _say(f"{row['part']}: {row['licence']}\n\n{row['text']}")
+    else:
+        for line in inspection.lines(found):
+            _say(line)
+        for table in inspection.tables(found, schedules):
+            out.print(table)
 
 
 @app.command()
