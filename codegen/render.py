@@ -272,6 +272,7 @@ def _library(
             for name, offset in plan.offsets.items()
         ],
         kernels=kernels_of(program),
+        steps=[{"kernels": runs.kernels, "origins": runs.origins} for runs in context["library"].runs],
     )
     lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
     # Behind the end of the text, for those who read it from the file: its checksum.

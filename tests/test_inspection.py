@@ -22,11 +22,11 @@ from luminal.core.errors import ArtifactError
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The exported model of y = relu(x) * scale, of one symbolic size."""
-    rows = sym.as_var(sym.var("rows", 1, 9))
+    rows = sym.var("rows", 1, 9)
     x = ir.input_("x", (rows, 4), types.f32)
     scale = ir.constant(np.arange(4, dtype=np.float32))
     y = ir.binary(ops.MUL, *ir.broadcast(x, scale))
-    graph = ir.Graph("scaled", (x,), (("y", y),), dims=(rows,), names={scale: "scale"})
+    graph = ir.Graph("scaled", (x,), (("y", y),), dims=tuple(sym.variables(rows)), names={scale: "scale"})
     return luminal.compile(graph).export(tmp_path_factory.mktemp("inspected") / "build", python_module=False)
 
 
@@ -108,9 +108,7 @@ def test_other_libraries_and_folders_are_told_apart(tmp_path: Path, folder: Path
 def test_sections_of_a_library_of_macos(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     source = tmp_path / "a.c"
-    source.write_text(
-        '__attribute__((used, section("__TEXT,__luminal"))) const char text[] = "found";'
-    )
+    source.write_text('__attribute__((used, section("__TEXT,__luminal"))) const char text[] = "found";')
     made = tmp_path / "liba.dylib"
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos"]
     subprocess.run([*zig, "-shared", str(source), "-o", str(made)], check=True)

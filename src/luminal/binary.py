@@ -48,7 +48,8 @@ def _text(data: bytes, offset: int = 0) -> str:
 def _elf(data: bytes) -> Iterator[tuple[str, bytes]]:
     (table,) = struct.unpack_from("<Q", data, 40)  # e_shoff
     entry, count, names = struct.unpack_from("<HHH", data, 58)
-    rows = [struct.unpack_from("<IIQQQQ", data, table + number * entry) for number in range(count)]
+    table_data = _part(data, table, entry * count)
+    rows = [struct.unpack_from("<IIQQQQ", table_data, number * entry) for number in range(count)]
     if not rows:
         return
     texts = _part(data, *rows[names][4:6])
