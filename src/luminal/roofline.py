@@ -10,16 +10,17 @@ from html import escape
 from luminal.peak import Peak
 from luminal.profile import KernelTime
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 840, 480, 72, 24, 56, 52
-LABELLED = 8  # kernels whose names are written: those that take the most time
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 480, 64, 260, 56, 52
+LABELLED = 16  # kernels that are named beside the picture: those that take the most time
+LONGEST_NAME = 26
 UNITS = {"FMA": "float32", "bf16": "bf16", "int8": "int8"}
 STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #57606a } .title { font-size: 15px; fill: #1f2328 }
 .grid { stroke: #d0d7de } .roof { stroke: #1f2328; stroke-width: 2; fill: none }
-.kernel { fill: #2f81f7; fill-opacity: .55; stroke: #2f81f7 } .back { fill: #ffffff }
+.kernel { fill: #2f81f7; fill-opacity: .55; stroke: #2f81f7 } .back { fill: #ffffff } .number { fill: #1f2328 }
 @media (prefers-color-scheme: dark) {
   text { fill: #9da7b3 } .title { fill: #e6edf3 } .grid { stroke: #30363d } .roof { stroke: #e6edf3 }
-  .back { fill: #0d1117 }
+  .back { fill: #0d1117 } .number { fill: #e6edf3 }
 }
 </style>"""
 
@@ -60,22 +61,17 @@ def draw(title: str, kernels: Sequence[KernelTime], peak: Peak) -> str:
         label = f"{UNITS[unit]}: {roof / 1e9:.0f} GFLOP/s"
         lines.append(f'<text x="{WIDTH - RIGHT}" y="{top - 6:.1f}" text-anchor="end">{label}</text>')
     lines.append(f'<text x="{LEFT + 8}" y="{TOP + 14}">memory: {peak.bytes / 1e9:.1f} GB/s</text>')
-    free: list[tuple[float, float]] = []  # where labels stand
-    for number, (kernel, intensity, speed) in enumerate(zip(shown, intensities, speeds, strict=True)):
-        across, up, radius = x.place(intensity), y.place(speed), 4 + 26 * math.sqrt(kernel.seconds / total)
+    for number, (kernel, intensity, speed) in enumerate(zip(shown, intensities, speeds, strict=True), 1):
+        across, up, radius = x.place(intensity), y.place(speed), 5 + 26 * math.sqrt(kernel.seconds / total)
         about = f"{kernel.name}: {kernel.seconds * 1e6:.1f} us, {speed / 1e9:.3g} GFLOP/s, {intensity:.3g} FLOP/byte"
         about += "".join(f"\n{origin}" for origin in kernel.origins)
         disc = f'<circle class="kernel" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">'
         lines.append(f"{disc}<title>{escape(about)}</title></circle>")
-        if number < LABELLED:
-            height = up + 4
-            while any(abs(across - left) < 150 and abs(height - taken) < 13 for left, taken in free):
-                height += 13
-            free.append((across, height))
-            side = across + radius + 4 if across < WIDTH - 200 else across - radius - 4
-            anchor = "start" if across < WIDTH - 200 else "end"
-            name = kernel.name if len(kernel.name) <= 28 else kernel.name[:27] + "…"
-            lines.append(f'<text x="{side:.1f}" y="{height:.1f}" text-anchor="{anchor}">{escape(name)}</text>')
+        if number <= LABELLED:
+            name = kernel.name if len(kernel.name) <= LONGEST_NAME else kernel.name[: LONGEST_NAME - 1] + "…"
+            text = f"{number}  {escape(name)}, {kernel.seconds / total:.0%}"
+            lines.append(f'<text class="number" x="{across:.1f}" y="{up + 4:.1f}" text-anchor="middle">{number}</text>')
+            lines.append(f'<text x="{WIDTH - RIGHT + 16}" y="{TOP + 12 + 22 * (number - 1)}">{text}</text>')
     return "\n".join([*lines, "</svg>\n"])
 
 
