@@ -27,14 +27,12 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, destination, inspection, options, profiled
+from luminal import arguments, artifact, destination, inspection, options, profiled, subject
 from luminal import profile as profiling
 from luminal.codegen import interface
-from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
 from luminal.core import config, device
-from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.coverage import Coverage, Operator, coverage
@@ -328,7 +326,7 @@ def bench(
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
-        module, values, at = _drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
+        module, values, at = subject.drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
         title = f"{model.name}{at}, {runs} runs"
         if kernels:
             out.print(_kernel_table(title, module, values, target, runs, threads, display))
@@ -345,35 +343,6 @@ def bench(
         times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), times)
     out.print(table)
-
-
-def _drawn(
-    model: Path, size: list[str] | None, target: targets.Target, weights: str | None, winograd: float | None,
-    dims: dict[str, tuple[int, ...]], constants: dict[str, NDArray[Any]], threads: int, display: Display,
-) -> tuple[Module, dict[str, NDArray[Any]], str]:  # fmt: skip
-    """A model compiled, inputs of the sizes that are asked for, and these sizes in words."""
-    display.report("import", 0.0)
-    graph = luminal.read(model, dims=dims, constants=constants)
-    display.report("import", 1.0)
-    sizes = drawing.sizes(graph) | options.sizes(size)
-    unknown = sorted(set(sizes) - {d.name for d in graph.dims})
-    if unknown:
-        known = f"its symbolic sizes are {', '.join(d.name for d in graph.dims)}"
-        known = known if graph.dims else "it has no symbolic sizes"
-        raise InputError(f"--size: the model has no {', '.join(unknown)}; {known}")
-    for d in graph.dims:
-        upper = sym.upper(d.hi)
-        if upper is None or not d.lo <= sizes[d.name] <= upper:
-            raise InputError(
-                f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
-                f"--dim {d.name}=LOW:HIGH sets others"
-            )
-    module = luminal.compile(
-        graph, target=target, weights=weights, winograd=winograd, threads=threads, progress=display.report
-    )
-    assert isinstance(module, Module)
-    at = ", ".join(f"{name}={value}" for name, value in sizes.items())
-    return module, drawing.draw(graph, sizes), f" at {at}" if at else ""
 
 
 @app.command()
@@ -402,12 +371,14 @@ def profile(
     with Display(err) as display:
         if model.is_dir():
             module = luminal.load(model, threads=threads)
-            values, at = _for_folder(module, given), ""
+            values, at = subject.for_folder(module, given), ""
         else:
             chosen = arguments.target(target, precision, 0, algebra)
             targets.check_supported(chosen)
             dims, constants = options.dims(dim), options.arrays(constant, "--constant")
-            module, values, at = _drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
+            module, values, at = subject.drawn(
+                model, size, chosen, weights, winograd, dims, constants, threads, display
+            )
             values |= given
         try:
             found = profiled.measure(
@@ -427,19 +398,31 @@ def profile(
         out.print(table)
 
 
-def _for_folder(module: Module, given: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The inputs ``given`` for an exported model. Those that are missing are zeros, of the least sizes."""
-    least = {dim.name: dim.lower for dim in module.interface.dims}
-    values = {}
-    for tensor in module.entry.inputs:
-        shape = [axis if isinstance(axis, int) else least.get(axis) for axis in tensor.shape]
-        if tensor.name in given:
-            values[tensor.name] = from_file(given[tensor.name], tensor.dtype)
-        elif None in shape or tensor.dtype == object:
-            raise InputError(f"give the input {tensor.name!r} as --input {tensor.name}=FILE.npy")
-        else:
-            values[tensor.name] = np.zeros([int(axis or 0) for axis in shape], tensor.dtype)
-    return values
+@app.command()
+def view(
+    model: Annotated[Path, typer.Argument(help="a model, or the folder of an exported one")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the page to write; default: NAME.html")] = None,
+    size: Sizes = None,
+    inputs: Inputs = None,
+    target: Target = "host",
+    precision: Precision = None,
+    algebra: Algebra = None,
+    weights: Weights = None,
+    winograd: Winograd = None,
+    dim: Dims = None,
+    constant: Constants = None,
+    threads: Threads = 0,
+    time: Annotated[
+        bool, typer.Option("--time/--no-time", help="whether kernels are measured, on this machine")
+    ] = True,
+) -> None:
+    """Write a page of HTML that shows a model: source graph, kernels, their code, memory, time. It works offline."""
+    output = destination.file(output or Path(f"{model.resolve().stem}.html"), "--output")
+    chosen = _choices(target, precision, algebra, weights, winograd, dim, constant, threads)
+    with Display(err) as display:
+        made = subject.page(model, options.arrays(inputs, "--input"), size, chosen, time, display)
+    output.write_text(made, encoding="utf-8")
+    _say(f"{output}: {filesize.decimal(output.stat().st_size)}")
 
 
 @app.command()
