@@ -1,4 +1,4 @@
-"""The command line: ``luminal check | compile | run | diff | bench | profile | inspect | verify | tune``.
+"""The command line: ``luminal check | compile | run | diff | bench | profile | view | inspect | verify | tune``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.

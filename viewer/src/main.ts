@@ -2,7 +2,7 @@
 import { GraphCanvas } from "./canvas.js";
 import type { Box, Laid } from "./layout.js";
 import { Scene } from "./scene.js";
-import { computing, groups, lifted, paths, search, size, time, tree, type Child, type Model } from "./model.js";
+import { computing, counted, groups, lifted, paths, search, secondsOf, size, time, tree, type Child, type Model } from "./model.js";
 
 declare const WORKER_TEXT: string;
 
@@ -35,10 +35,11 @@ const scene = new Scene(root, lifted(model, around), layout);
 type Selected = { child: Child } | { kernel: number } | null;
 let selected: Selected = null;
 const operatorsOf = (child: Child): Set<number> => (typeof child === "number" ? new Set([child]) : child.operators);
-const secondsOf = (child: Child): number => {
-  let sum = 0;
-  for (const number of operatorsOf(child)) sum += work[number].seconds;
-  return sum;
+const spent = secondsOf(model);
+const known = new Map<Child, number>(); // asked for in every frame
+const takes = (child: Child): number => {
+  if (!known.has(child)) known.set(child, spent(operatorsOf(child)));
+  return known.get(child)!;
 };
 
 function marked(child: Child): boolean {
@@ -54,12 +55,12 @@ const canvas = by<HTMLCanvasElement>("graph");
 const graph = new GraphCanvas(canvas, {
   title: (child) => (typeof child === "number" ? model.operators[child].type : child.title),
   detail: (child) => {
-    const seconds = secondsOf(child);
+    const seconds = takes(child);
     const taken = timed && seconds ? `, ${time(seconds)}` : "";
-    if (typeof child !== "number") return `${child.operators.size} operators${taken}`;
+    if (typeof child !== "number") return counted(child.operators.size, "operator") + taken;
     return model.operators[child].name.split("'")[1] + taken;
   },
-  heat: (child) => (total ? Math.min(1, secondsOf(child) / total) : 0),
+  heat: (child) => (total ? Math.min(1, takes(child) / total) : 0),
   marked,
 });
 
@@ -107,7 +108,7 @@ const operatorLink = (number: number): HTMLElement =>
 const kernelLink = (number: number): HTMLElement => {
   const { name, seconds, launches } = model.kernels[number];
   const taken = seconds === null ? "" : `, ${time(seconds)}`;
-  return link(name, () => void select({ kernel: number }, false), `${launches} ${launches === 1 ? "launch" : "launches"}${taken}`);
+  return link(name, () => void select({ kernel: number }, false), counted(launches, "launch", "launches") + taken);
 };
 
 // ---- the right side
@@ -117,7 +118,7 @@ function shown(child: Child): Piece[] {
     const kernels = new Set([...child.operators].flatMap((number) => [...work[number].kernels]));
     const turn = link(scene.isOpen(child) ? "Fold" : "Unfold", () => void toggle(child));
     return [element("h2", {}, child.title), turn,
-            element("p", {}, `${child.operators.size} operators${timed ? `, in kernels that take ${time(secondsOf(child))}` : ""}`),
+            element("p", {}, `${counted(child.operators.size, "operator")}${timed ? `, in kernels that take ${time(takes(child))}` : ""}`),
             ...section("Kernels", [...kernels].map(kernelLink)),
             ...section("Operators", [...child.operators].map(operatorLink))];
   }
@@ -154,7 +155,7 @@ function aboutKernel(number: number): Piece[] {
   const share = kernel.seconds === null || !total ? "" : `, ${time(kernel.seconds)}, ${((100 * kernel.seconds) / total).toFixed(1)} % of the time`;
   return [
     element("h2", {}, kernel.name),
-    element("p", {}, `${kernel.launches} ${kernel.launches === 1 ? "launch" : "launches"}${share}`),
+    element("p", {}, counted(kernel.launches, "launch", "launches") + share),
     ...section("Operators", kernel.operators.map(operatorLink)),
     element("h3", {}, "Schedule"), element("pre", {}, kernel.schedule.join("\n") || "none"),
     element("h3", {}, "Code"), element("pre", { class: "code" }, kernel.code || "not at hand"),
@@ -223,7 +224,7 @@ const tabs: Record<string, () => Piece[]> = {
     if (!places.size) return [element("p", { class: "faint" }, "The model says no lines of its source.")];
     return [...places].map(([place, numbers]) => {
       const kernels = new Set(numbers.flatMap((number) => [...work[number].kernels]));
-      const row = element("details", {}, element("summary", {}, `${place} `, element("span", { class: "faint" }, `${kernels.size} kernels`)));
+      const row = element("details", {}, element("summary", {}, `${place} `, element("span", { class: "faint" }, counted(kernels.size, "kernel"))));
       row.append(...section("Kernels", [...kernels].map(kernelLink)), ...section("Operators", numbers.map(operatorLink)));
       return row;
     });

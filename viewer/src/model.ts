@@ -56,7 +56,7 @@ export interface Group {
 export type Child = Group | number;
 
 /** Groups have this many children at most: no layout of more is of use to a reader, or fast. */
-export const MOST = 60;
+export const MOST = 25;
 
 export const key = (child: Child): string => (typeof child === "number" ? `o${child}` : child.id);
 
@@ -84,13 +84,21 @@ export function tree(model: Model): Group {
     }
     at.children.push(number);
   });
-  for (const found of [...known.values()]) divide(found);
+  while (root.children.length === 1 && typeof root.children[0] !== "number") {
+    root.children = root.children[0].children; // one box would say nothing
+    for (const child of root.children) if (typeof child !== "number") child.parent = root;
+  }
+  const divided = (found: Group): void => {
+    divide(found);
+    for (const child of found.children) if (typeof child !== "number") divided(child);
+  };
+  divided(root);
   return shortened(root);
 }
 
 function divide(found: Group): void {
   while (found.children.length > MOST) {
-    const size = Math.max(2, Math.ceil(found.children.length / MOST));
+    const size = Math.ceil(found.children.length / Math.ceil(found.children.length / MOST));
     const parts: Group[] = [];
     for (let first = 0; first < found.children.length; first += size) {
       const own = found.children.slice(first, first + size);
@@ -106,7 +114,6 @@ function divide(found: Group): void {
       parts.push(made);
     }
     found.children = parts;
-    for (const part of parts) divide(part);
   }
 }
 
@@ -174,11 +181,26 @@ export function computing(model: Model): { kernels: Set<number>; seconds: number
   return result;
 }
 
+/** The seconds of the steps that compute any of some operators, each step once. */
+export function secondsOf(model: Model): (operators: Iterable<number>) => number {
+  const steps: number[][] = model.operators.map(() => []);
+  model.steps.forEach((step, number) => step.operators.forEach((operator) => steps[operator].push(number)));
+  return (operators) => {
+    const own = new Set<number>();
+    for (const operator of operators) for (const step of steps[operator]) own.add(step);
+    let sum = 0;
+    for (const step of own) sum += model.steps[step].seconds ?? 0;
+    return sum;
+  };
+}
+
 export function time(seconds: number): string {
   if (seconds >= 1) return `${seconds.toPrecision(3)} s`;
   if (seconds >= 1e-3) return `${(seconds * 1e3).toPrecision(3)} ms`;
   return `${(seconds * 1e6).toPrecision(3)} µs`;
 }
+
+export const counted = (count: number, one: string, many = `${one}s`): string => `${count} ${count === 1 ? one : many}`;
 
 export function size(bytes: number): string {
   for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]] as const) {

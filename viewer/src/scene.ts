@@ -2,8 +2,8 @@
 import { type Box, type Laid } from "./layout.js";
 import { key, type Child, type Group } from "./model.js";
 
-export const LEAF = { width: 150, height: 34 };
-export const FOLDED = { width: 170, height: 44 };
+export const LEAF = { width: 176, height: 34 };
+export const FOLDED = { width: 176, height: 44 };
 export const TITLE = 22; // height of the title of an unfolded group
 
 export type Layout = (boxes: Box[], edges: [string, string][]) => Promise<Laid>;

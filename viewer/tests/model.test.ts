@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { layout } from "../src/layout.js";
-import { MOST, computing, groups, key, lifted, paths, search, size, time, tree, type Model } from "../src/model.js";
+import { MOST, computing, groups, key, lifted, paths, search, secondsOf, size, time, tree, type Model } from "../src/model.js";
 import { LEAF, Scene } from "../src/scene.js";
 
 function model(modules: string[][], edges: [number, number][]): Model {
@@ -35,6 +35,7 @@ test("groups without modules are divided, and hold every operator once", () => {
   const root = tree(flat);
   assert.ok(groups(root).every((group) => group.children.length <= MOST));
   assert.equal(paths(root).size, count);
+  assert.ok(groups(root).length <= (2 * count) / MOST);
   assert.equal(root.operators.size, count);
   for (const group of groups(root)) for (const child of group.children) {
     if (typeof child !== "number") assert.equal(child.parent, group);
@@ -62,6 +63,24 @@ test("what is unfolded contains what is in it, without overlaps, and only what c
   for (const [small, large] of [["o0", "g/a/b"], ["o1", "g/a/b"], ["o2", "g/a/c"], ["g/a/b", "g/a"]]) inside(small, large);
   const [first, second] = [by.get("o0")!, by.get("o1")!];
   assert.ok(first.y + LEAF.height <= second.y);
+});
+
+test("one group alone at the top is shown unfolded", () => {
+  const root = tree(model([["e", "layers", "0"], ["e", "layers", "1"], ["e", "layers", "1"]], []));
+  assert.deepEqual(root.children.map((child) => (child as { title: string }).title), ["0", "1"]);
+});
+
+test("a group takes the time of its steps, each once", () => {
+  const steps = [{ kernels: [0], operators: [0, 1], seconds: 2 }, { kernels: [1], operators: [1], seconds: 1 }];
+  const spent = secondsOf({ ...three, steps });
+  assert.deepEqual([spent([0, 1]), spent([0]), spent([1]), spent([2])], [3, 2, 3, 0]);
+});
+
+test("lines and boxes lie within the group that they are in", () => {
+  const boxes = Array.from({ length: 12 }, (_, k) => ({ id: `${k}`, width: 100, height: 30 }));
+  const edges = boxes.slice(1).flatMap((box, k): [string, string][] => [[`${k}`, box.id], ["0", box.id]]);
+  const { width, height, lines } = layout(boxes, edges);
+  assert.ok(lines.flat().every(([x, y]) => x >= 0 && y >= 0 && x <= width && y <= height));
 });
 
 test("time and kernels of operators", () => {

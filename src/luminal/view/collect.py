@@ -10,7 +10,7 @@ from luminal import inspection
 from luminal.codegen import render
 from luminal.core import printer, traverse
 from luminal.core import symbolic as sym
-from luminal.core.ir import Graph
+from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
 from luminal.core.schedule.program.ir import Buffer, Entry, HostCall, Launch, Program, numbered, together
 from luminal.module import Module
@@ -73,7 +73,7 @@ def _operator(name: str, module: Sequence[str], location: str, primitives: Seque
 
 def _operators(graph: Graph) -> tuple[list[dict[str, Any]], set[tuple[int, int]]]:
     """The source operators of ``graph`` with their primitives, and which reads from which. A node that several
-    operators share, as constants are, is listed with each of the first ``_SHARED`` and joins none."""
+    operators share, as equal ones do, is listed with each of the first ``_SHARED``."""
     order = traverse.topological([*graph.inputs, *graph.roots], graph.measured)
     lines = printer.lines(order, graph.names)
     found: dict[Origin, list[str]] = {}
@@ -82,13 +82,17 @@ def _operators(graph: Graph) -> tuple[list[dict[str, Any]], set[tuple[int, int]]
             found.setdefault(origin, []).append(line.strip())
     numbers = {origin: number for number, origin in enumerate(found)}
     edges = set()
-    # What a node's value comes from: its own operator, or those of its operands where it is of none.
-    sources: dict[Any, frozenset[int]] = {}
+    # The operators that a node's value comes from: its own, or, where it is of none, those of its operands. What does
+    # not depend on an input comes from none: operators share constants, which says nothing of what they compute.
+    sources: dict[Node, frozenset[int]] = {}
+    varying = set(graph.inputs)
     for node in order:
-        reads = frozenset().union(*(sources[operand] for operand in node.inputs)) if node.inputs else frozenset()
+        if node in varying or not varying.isdisjoint(node.inputs):
+            varying.add(node)
+        reads: frozenset[int] = frozenset().union(*(sources[operand] for operand in node.inputs))
         own = [numbers[origin] for origin in graph.origins.get(node, ())[:_SHARED]]
         edges |= {(source, number) for number in own for source in reads if source < number}
-        sources[node] = (frozenset(own[:1]) if node.inputs else frozenset()) if own else reads
+        sources[node] = frozenset() if node not in varying else frozenset(own[:1]) if own else reads
     rows = [_operator(str(origin), origin.module, origin.location, text) for origin, text in found.items()]
     return rows, edges
 
