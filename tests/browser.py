@@ -53,9 +53,16 @@ class Page:
 
     def until(self, condition: str, seconds: float = 60) -> Any:
         """Waits for a condition to hold, looking once in each frame; its value."""
-        wait = f"""new Promise((done, fail) => {{ const end = performance.now() + {seconds * 1000};
-            const look = () => {{ const found = {condition}; if (found) done(found);
-            else if (performance.now() > end) fail(new Error("it never held")); else setTimeout(look, 20); }}; look(); }})"""
+        wait = f"""new Promise((done, fail) => {{
+            const end = performance.now() + {seconds * 1000};
+            const look = () => {{
+                const found = {condition};
+                if (found) done(found);
+                else if (performance.now() > end) fail(new Error("it never held"));
+                else setTimeout(look, 20);
+            }};
+            look();
+        }})"""
         return self.value(wait)
 
     def press(self, key: str) -> None:

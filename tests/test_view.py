@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_operators_have_modules_neighbours_and_kernels(values: dict[str, Any]) -
     assert modules["add_1"] == ["layers", "1"] and modules["softmax"] == []
     edges = {(names[a], names[b]) for a, b in values["edges"]}
     chain = ["layer_norm", "linear", "relu", "linear_1", "add", "layer_norm_1", "linear_2"]
-    assert set(zip(chain, chain[1:], strict=False)) <= edges and ("add", "add_1") in edges
+    assert set(pairwise(chain)) <= edges and ("add", "add_1") in edges
     assert not {("linear", "linear_2"), ("relu", "add"), ("layer_norm", "layer_norm_1")} & edges
     assert {a < b for a, b in values["edges"]} == {True}
     computed = {names[number] for kernel in values["kernels"] for number in kernel["operators"]}
@@ -135,6 +136,7 @@ def address(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     return path.as_uri()
 
 
+FOLLOW = "[...document.querySelectorAll('{} button')].find(b => b.innerText.includes('{}')).click()"
 RIGHT = "document.getElementById('detail').innerText"
 
 
@@ -143,14 +145,12 @@ RIGHT = "document.getElementById('detail').innerText"
 def test_links_lead_both_ways(tab: browser.Page, address: str) -> None:
     tab.open(address)
     assert "blocks" in tab.value(RIGHT)
-    tab.value(
-        "[...document.querySelectorAll('#lists button')].find(b => b.innerText.startsWith('contraction')).click()"
-    )
+    tab.value(FOLLOW.format("#lists", "contraction"))
     assert "Schedule" in tab.value(RIGHT) and "made for" in tab.value(RIGHT)
-    tab.value("[...document.querySelectorAll('#detail button')].find(b => b.innerText.includes('linear')).click()")
+    tab.value(FOLLOW.format("#detail", "linear"))
     tab.until(f"{RIGHT}.includes('Primitives')")
     assert "aten.linear.default" in tab.value(RIGHT) and "SumReduce" in tab.value(RIGHT)
-    tab.value("[...document.querySelectorAll('#detail button')].find(b => b.innerText.includes('contraction')).click()")
+    tab.value(FOLLOW.format("#detail", "contraction"))
     assert "Schedule" in tab.value(RIGHT)
     assert tab.problems == []  # no errors, and nothing was asked of the network
 

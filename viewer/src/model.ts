@@ -97,12 +97,12 @@ export function tree(model: Model): Group {
 }
 
 function divide(found: Group): void {
-  while (found.children.length > MOST) {
+  for (let round = 0; found.children.length > MOST; ++round) {
     const size = Math.ceil(found.children.length / Math.ceil(found.children.length / MOST));
     const parts: Group[] = [];
     for (let first = 0; first < found.children.length; first += size) {
       const own = found.children.slice(first, first + size);
-      const made = group(`${found.id}/#${size}.${first}`, `${first + 1} to ${first + own.length}`, found);
+      const made = group(`${found.id}/#${round}.${first}`, `${first + 1} to ${first + own.length}`, found);
       made.children = own;
       for (const child of own) {
         if (typeof child === "number") made.operators.add(child);

@@ -35,6 +35,7 @@ test("groups without modules are divided, and hold every operator once", () => {
   const root = tree(flat);
   assert.ok(groups(root).every((group) => group.children.length <= MOST));
   assert.equal(paths(root).size, count);
+  assert.equal(new Set(groups(root).map((group) => group.id)).size, groups(root).length);
   assert.ok(groups(root).length <= (2 * count) / MOST);
   assert.equal(root.operators.size, count);
   for (const group of groups(root)) for (const child of group.children) {
