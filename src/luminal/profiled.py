@@ -151,7 +151,7 @@ def measure(
 
 
 def _on_gpu(module: Module) -> bool:
-    return module.manifest.get("device", "cpu") != "cpu"
+    return bool(module.manifest.get("device", "cpu") != "cpu")
 
 
 def trace(module: Module, inputs: Mapping[str, NDArray[Any]], path: Path, runs: int = 3, threads: int = 0) -> int:

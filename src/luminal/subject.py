@@ -77,8 +77,7 @@ def page(
         module = luminal.load(model, threads=threads)
         values = for_folder(module, given) if time else {}
     else:
-        named = (choices[key] for key in ("target", "precision"))
-        target = arguments.target(*named, 0, choices["algebra"])
+        target = arguments.target(choices["target"], choices["precision"], 0, choices["algebra"])
         weights, winograd, dims, constants = (choices[key] for key in ("weights", "winograd", "dims", "constants"))
         module, values, _ = drawn(model, size, target, weights, winograd, dims, constants, threads, display)
         values |= given

@@ -9,7 +9,6 @@ from typing import Any
 from luminal import inspection
 from luminal.codegen import render
 from luminal.core import printer, traverse
-from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
 from luminal.core.schedule.program.ir import Buffer, Entry, HostCall, Launch, Program, numbered, together
@@ -76,24 +75,29 @@ def _operators(graph: Graph) -> tuple[list[dict[str, Any]], set[tuple[int, int]]
     operators share, as equal ones do, is listed with each of the first ``_SHARED``."""
     order = traverse.topological([*graph.inputs, *graph.roots], graph.measured)
     lines = printer.lines(order, graph.names)
-    found: dict[Origin, list[str]] = {}
-    for node, line in zip(order, lines, strict=True):
+    varying = set(graph.inputs)
+    for node in order:
+        if not varying.isdisjoint(node.inputs):
+            varying.add(node)
+    # Operators in the order in which they compute something of the inputs: constants are shared, and come early.
+    found: dict[Origin, list[int]] = {}
+    for node, place in sorted(zip(order, range(len(order)), strict=True), key=lambda pair: pair[0] not in varying):
         for origin in graph.origins.get(node, ())[:_SHARED]:
-            found.setdefault(origin, []).append(line.strip())
+            found.setdefault(origin, []).append(place)
     numbers = {origin: number for number, origin in enumerate(found)}
     edges = set()
     # The operators that a node's value comes from: its own, or, where it is of none, those of its operands. What does
     # not depend on an input comes from none: operators share constants, which says nothing of what they compute.
     sources: dict[Node, frozenset[int]] = {}
-    varying = set(graph.inputs)
     for node in order:
-        if node in varying or not varying.isdisjoint(node.inputs):
-            varying.add(node)
         reads: frozenset[int] = frozenset().union(*(sources[operand] for operand in node.inputs))
         own = [numbers[origin] for origin in graph.origins.get(node, ())[:_SHARED]]
         edges |= {(source, number) for number in own for source in reads if source < number}
         sources[node] = frozenset() if node not in varying else frozenset(own[:1]) if own else reads
-    rows = [_operator(str(origin), origin.module, origin.location, text) for origin, text in found.items()]
+    rows = [
+        _operator(str(origin), origin.module, origin.location, [lines[place].strip() for place in sorted(places)])
+        for origin, places in found.items()
+    ]
     return rows, edges
 
 
@@ -185,7 +189,7 @@ def _reported(entry: Entry) -> Iterator[Sequence[Launch | HostCall]]:
 
 
 def _buffer(buffer: Buffer, steps: Sequence[int]) -> dict[str, Any]:
-    shape = ", ".join(str(sym.expr(axis)) if not isinstance(axis, int) else str(axis) for axis in buffer.shape)
+    shape = ", ".join(str(axis) for axis in buffer.shape)
     return {
         "name": buffer.name,
         "text": f"{buffer.name}: {buffer.dtype}[{shape}]",
