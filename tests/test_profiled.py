@@ -120,6 +120,13 @@ def kernel(name: str, **changes: Any) -> profile.KernelTime:
     return profile.KernelTime(name, **{**fields, **changes}, origins=("Op '<&>'",))
 
 
+def test_what_is_merged_adds_up() -> None:
+    times = [kernel("a"), kernel("b", seconds=5e-3), kernel("a", seconds=2e-3, operations=3, bytes=4)]
+    longest, together = profile.merged(times, lambda time: time.name)
+    assert longest == times[1]
+    assert together == kernel("a", launches=2, seconds=3e-3, operations=10**7 + 3, bytes=10**6 + 4)
+
+
 def test_rooflines_place_kernels_by_their_work() -> None:
     kernels = [kernel("fast"), kernel("slow", seconds=4e-3), kernel("map", operations=0), kernel("wide", unit="bf16")]
     picture = roofline.draw("a & b", kernels, Peak(8e10, 1e10, bf16=1e12))
