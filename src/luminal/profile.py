@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -22,8 +23,19 @@ from luminal.peak import Peak
 from luminal.runtime import loader
 from luminal.timing import text
 
-if TYPE_CHECKING:
-    from luminal.module import Module
+
+class Compiled(Protocol):
+    """What is needed of a ``Module``, which is built on this file."""
+
+    folder: Path
+    program: Program | None
+    interface: loader.Interface
+
+    @property
+    def entry(self) -> loader.EntrySpec: ...
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ def ceilings(total: float, peak: Peak, threads: int) -> str:
 
 
 def profile(
-    module: Module,
+    module: Compiled,
     inputs: Mapping[str, NDArray[Any]],
     runs: int = 21,
     threads: int = 0,
@@ -122,7 +134,7 @@ def merged(times: Iterable[KernelTime], key: Callable[[KernelTime], object]) -> 
 
 
 def launches(
-    module: Module,
+    module: Compiled,
     inputs: Mapping[str, NDArray[Any]],
     runs: int = 21,
     threads: int = 0,
@@ -163,7 +175,7 @@ def launches(
 
 
 def launches_of_library(
-    module: Module,
+    module: Compiled,
     inputs: Mapping[str, NDArray[Any]],
     runs: int = 21,
     threads: int = 0,

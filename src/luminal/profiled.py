@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from rich.markup import escape
@@ -22,12 +22,9 @@ from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.errors import InputError
 from luminal.peak import Peak, Probe
-from luminal.profile import KernelTime
+from luminal.profile import Compiled, KernelTime
 from luminal.runtime import loader
 from luminal.timing import text
-
-if TYPE_CHECKING:
-    from luminal.module import Module
 
 NO_PEAK = Peak(math.inf, math.inf)
 
@@ -117,7 +114,7 @@ class Profile:
 
 
 def measure(
-    module: Module,
+    module: Compiled,
     inputs: Mapping[str, NDArray[Any]],
     runs: int = 21,
     threads: int = 0,
@@ -150,11 +147,11 @@ def measure(
     return Profile(title or module.interface.name, tuple(launches), ran, threads, ceiling)
 
 
-def _on_gpu(module: Module) -> bool:
+def _on_gpu(module: Compiled) -> bool:
     return bool(module.manifest.get("device", "cpu") != "cpu")
 
 
-def trace(module: Module, inputs: Mapping[str, NDArray[Any]], path: Path, runs: int = 3, threads: int = 0) -> int:
+def trace(module: Compiled, inputs: Mapping[str, NDArray[Any]], path: Path, runs: int = 3, threads: int = 0) -> int:
     """Write a trace of ``runs`` runs to ``path``, in the JSON that Perfetto and Chrome's about:tracing open, with the
     names of kernels; the first run brings weights into memory. Returns the number of events."""
     with tempfile.TemporaryDirectory(prefix="luminal-") as folder:
