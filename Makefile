@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGE := pyproject.toml setup.py constraints.txt $(wildcard runtime/binding.cpp runtime/include/luminal/*)
 JOBS ?= 2
 
-.PHONY: help install demo test coverage accuracy bench lint format types clean distclean
+.PHONY: help install demo test coverage accuracy bench viewer lint format types clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ accuracy: $(VENV)/.test  ## run the models at their real sizes and write the tab
 
 bench: $(VENV)/.bench  ## time the models beside other runtimes and write table and chart into docs/
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
+
+viewer: src/luminal/view/built/viewer.js  ## build the page of luminal view, with Node
+
+src/luminal/view/built/viewer.js: $(wildcard viewer/*.json viewer/*.mjs viewer/src/*)
+	cd viewer && npm ci --silent && npm run --silent build && npm test --silent
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check
@@ -53,6 +58,7 @@ $(BIN)/python:
 clean:  ## remove what builds and tests leave behind
 	rm -rf build dist examples/build src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f runtime/_native*.so
+	rm -rf viewer/build viewer/node_modules src/luminal/view/built
 	find $(wildcard */) -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f $(VENV)/.demo $(VENV)/.test $(VENV)/.bench
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 from luminal.codegen import interface as public
@@ -126,6 +127,15 @@ class MeasureStep:
     how: str = "measure"
 
 
+@dataclass(frozen=True)
+class Runs:
+    """What runs from when the step of this number is reported (``lm_options.on_step``) to the next report: kernels, and
+    the source operators that they compute. Nothing for steps that run within others."""
+
+    kernels: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
 AnyStep: TypeAlias = Step | LoopStep | BranchStep | MeasureStep
 
 
@@ -192,6 +202,7 @@ class LibraryText:
     steps: tuple[str, ...]
     states: tuple[StateRow, ...]
     texts: tuple[tuple[str, int], ...]  # C string literals, and their sizes in bytes
+    runs: tuple[Runs, ...]
 
 
 def interface_of(program: Program) -> Interface:
@@ -240,6 +251,7 @@ class Describer:
         self.solutions: dict[tuple[Var, Int, Int], SizeFunction] = {}
         self.axes: dict[tuple[Int, ...], AxesTable] = {}
         self.steps: list[str] = []
+        self.runs: list[Runs] = []
         self.carries = 0
 
     def describe(self) -> LibraryText:
@@ -258,6 +270,7 @@ class Describer:
             tuple(self.steps),
             states,
             tuple((public.c_string(text), len(text.encode())) for text in self.program.texts),
+            tuple(self.runs),
         )
 
     @staticmethod
@@ -345,7 +358,12 @@ class Describer:
         calls = tuple(self._call(step, times, pointers) for step, times in zip(steps, phase.tasks, strict=True))
         how = "with_portions" if phase.portions else "by_share" if phase.linked else "parallel"
         tasks = f"{self._size(phase.shares)}, {phase.grain(steps)}"
-        return Step(how, next(checked, numbers[0]), tasks, calls)
+        reported = next(checked, numbers[0])
+        names, origins = zip(*((self.runs[n].kernels, self.runs[n].origins) for n in numbers), strict=True)
+        for number in numbers:
+            self.runs[number] = Runs()
+        self.runs[reported] = Runs(tuple(chain(*names)), tuple(dict.fromkeys(chain(*origins))))
+        return Step(how, reported, tasks, calls)
 
     def _host(self, step: HostCall, pointers: dict[str, str]) -> Step:
         arguments = ["context.texts()", "context.status()"]
@@ -361,6 +379,7 @@ class Describer:
         else:
             name = f"{step.function}({', '.join(step.arguments)})"
         self.steps.append("; ".join(step.origins) or name)
+        self.runs.append(Runs((name if isinstance(step, Launch) else f"host {step.function}",), step.origins))
         return len(self.steps) - 1
 
     def _call(self, step: Launch, times: int, pointers: dict[str, str]) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -138,8 +139,9 @@ def _some(names: Sequence[str]) -> str:
     return " or ".join(names[:2]) + (f" or {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def render(program: Program, target: Target) -> SourceBundle:
-    """The sources of ``program`` for ``target``.
+def render(program: Program, target: Target, about: Mapping[str, Any] = MappingProxyType({})) -> SourceBundle:
+    """The sources of ``program`` for ``target``. ``about`` is what the library says of itself besides: which compiler
+    wrote it, say. Weights do not depend on that.
 
     Raises UnsupportedError for element types that the target's language lacks, and for what its device cannot run.
     """
@@ -148,11 +150,17 @@ def render(program: Program, target: Target) -> SourceBundle:
     dims = {dim.name: number for number, dim in enumerate(program.dims)}
     ahead = target.costs.prefetch
     kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect, ahead) for kernel in program.kernels}
-    return assemble(program, target, host, kernels, {path: kernel_text(text) for path, text in kernels.items()})
+    sources = {path: kernel_text(text) for path, text in kernels.items()}
+    return assemble(program, target, host, kernels, sources, about)
 
 
 def assemble(
-    program: Program, target: Target, host: Host, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
+    program: Program,
+    target: Target,
+    host: Host,
+    kernels: Mapping[str, KernelText],
+    sources: Mapping[str, str],
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> SourceBundle:
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
     themselves."""
@@ -183,7 +191,7 @@ def assemble(
     digest = hashlib.sha256("\0".join([*sources, *sources.values(), unhashed]).encode()).digest()
     identity = content_id(program)
     context["content_id"] = octets(identity)
-    files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target)}
+    files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target, about)}
     for name, pattern in host.templates.items():
         path = pattern.format(name=program.name)
         if path != LIBRARY:
@@ -226,10 +234,30 @@ def describe(target: Target) -> dict[str, Any]:
     }
 
 
+def kernels_of(program: Program) -> list[dict[str, Any]]:
+    """What manifests and libraries say of the kernels of ``program``: source operators, schedule, derivation, measured choices."""
+    rows = []
+    for kernel in program.kernels:
+        row: dict[str, Any] = {"name": kernel.name, "origins": list(kernel.origins), "schedule": kernel.scheduled.lines}
+        if kernel.scheduled.derived:
+            row["derivation"] = list(kernel.scheduled.derived)
+        if kernel.scheduled.asked:
+            row["measured"] = {asked.question.name: str(asked.taken) for asked in kernel.scheduled.asked}
+        rows.append(row)
+    return rows
+
+
 def _library(
-    host: Host, context: Mapping[str, Any], source_hash: bytes, program: Program, plan: WeightsPlan, target: Target
+    host: Host,
+    context: Mapping[str, Any],
+    source_hash: bytes,
+    program: Program,
+    plan: WeightsPlan,
+    target: Target,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     metadata = context["interface"].metadata_json(
+        **about,
         **program.metadata,
         source_hash=source_hash.hex(),
         target=describe(target),
@@ -245,8 +273,11 @@ def _library(
             }
             for name, offset in plan.offsets.items()
         ],
-        kernels=[{"name": kernel.name, "origins": list(kernel.origins)} for kernel in program.kernels],
+        kernels=kernels_of(program),
+        steps=[{"kernels": runs.kernels, "origins": runs.origins} for runs in context["library"].runs],
     )
     lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
+    # Behind the end of the text, for those who read it from the file: its checksum.
+    lines.append(interface.c_string(f"\0{zlib.crc32(metadata.encode()):08x}"))
     (template,) = (name for name, path in host.templates.items() if path == LIBRARY)
     return environment().get_template(template).render(context, metadata=lines, source_hash=octets(source_hash))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A source operator: its type, its name in the model, and the user's line (``file:line``) where it is known."""
+    """A source operator: its type, its name in the model, the user's line (``file:line``) where it is known, and the
+    path of the modules that it is in."""
 
     op: str
     name: str
     location: str = ""
+    module: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         where = f" at {self.location}" if self.location else ""

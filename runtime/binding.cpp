@@ -79,10 +79,11 @@ void mark_step(void*, std::int32_t step) {
 class LoadedLibrary {
   public:
     LoadedLibrary(const std::string& path, const std::string& name, const std::optional<std::string>& weights,
-                  int threads, bool profile, bool verify, bool other_weights)
+                  int threads, bool profile, bool verify, bool other_weights,
+                  const std::optional<std::string>& trace)
         : object_(path),
           library_(find_functions(object_, name), weights, threads, verify, other_weights,
-                   profile ? mark_step : nullptr) {}
+                   profile ? mark_step : nullptr, trace ? trace->c_str() : nullptr) {}
 
     std::string metadata_json() const { return library_.metadata_json(); }
 
@@ -113,9 +114,10 @@ PYBIND11_MODULE(_native, module) {
     py::register_local_exception<luminal_python::LibraryError>(module, "LibraryError", PyExc_RuntimeError);
     py::class_<LoadedLibrary>(module, "Library")
         .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool, bool,
-                      bool>(),
+                      bool, const std::optional<std::string>&>(),
              py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0,
-             py::arg("profile") = false, py::arg("verify") = false, py::arg("other_weights") = false)
+             py::arg("profile") = false, py::arg("verify") = false, py::arg("other_weights") = false,
+             py::arg("trace") = py::none())
         .def("metadata_json", &LoadedLibrary::metadata_json)
         .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"))
         .def("profile", &LoadedLibrary::profile, py::arg("entry"), py::arg("inputs"))

@@ -103,6 +103,7 @@ class Library(Interface):
         profile: bool = False,
         verify: bool = False,
         other_weights: bool = False,
+        trace: Path | None = None,
     ) -> None:
         """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
         self.path = path
@@ -117,6 +118,7 @@ class Library(Interface):
             profile,
             verify,
             other_weights,
+            None if trace is None else str(trace.absolute()),
         )
         super().__init__(name, json.loads(self._native.metadata_json()))
         self._entry_index = {entry.name: index for index, entry in enumerate(self.entries)}
@@ -197,6 +199,7 @@ def load(
     profile: bool = False,
     verify: bool = False,
     other_weights: bool = False,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Library:
     """Open a compiled library: a ``libNAME.so``, a ``manifest.json``, or the folder that holds one.
 
@@ -205,7 +208,8 @@ def load(
     named here, or any with ``other_weights``, may be others than those that the model was compiled with, for the same
     build. With ``profile``, the
     library notes when its steps begin: see :meth:`Library.profile`. With ``verify``, all bytes of the weights are
-    verified, and not only up to 1 GB.
+    verified, and not only up to 1 GB. A ``trace`` of all runs is written to that file when the library is closed: once
+    nothing refers to it.
 
     Raises ``OSError`` if the library, its weights or its manifest cannot be read or do not belong together,
     ``ValueError`` for a bad option, ``LibraryError`` (a ``RuntimeError``) if this machine lacks an instruction set or a
@@ -231,6 +235,7 @@ def load(
         profile,
         verify,
         others,
+        None if trace is None else Path(trace),
     )
 
 

@@ -455,7 +455,7 @@ def test_a_run_that_failed_leaves_the_context_usable(fake: FakeDriver, abi: Abi)
 
 def test_golden_library(golden: Golden) -> None:
     text = cuda_support.bundle().files["library.cpp"]
-    golden.check("library_cuda.cpp", text[: text.index("constexpr char metadata")])
+    golden.check("library_cuda.cpp", text[: text.index("LM_DESCRIPTION constexpr char metadata")])
 
 
 def test_an_image_is_made_for_each_architecture_and_for_later_ones() -> None:

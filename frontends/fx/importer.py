@@ -503,7 +503,7 @@ class _Importer:
         entry = (tables.COMPLEX if complex_ else tables.TABLE).get(operator)
         if entry is None:
             return self._report(node, operator, _UNKNOWN_OF_COMPLEX if complex_ else _UNKNOWN)
-        origin = Origin(operator, node.name, location.of_node(node))
+        origin = Origin(operator, node.name, location.of_node(node), location.module_of(node))
         try:
             with originating(self.origins, origin):
                 result = entry.handler(*self._convert(node.args), **self._arguments(node, entry))

@@ -28,6 +28,13 @@ def of_node(node: torch.fx.Node) -> str:
     return ""
 
 
+def module_of(node: torch.fx.Node) -> tuple[str, ...]:
+    """The path of the innermost module that called ``node``: ``("layers", "0", "norm")``; empty where none is known."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    return tuple(part for part in path.removeprefix("L['self']").split(".") if part)
+
+
 def of_error(error: BaseException) -> str:
     """The same of an error that came up while the user's module was running."""
     for frame, line in _frames(error):

@@ -32,7 +32,7 @@ from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, Inputs
 from luminal.frontends.onnx.inputs import names as input_names
 from luminal.frontends.onnx.inputs import sizes as input_sizes
-from luminal.frontends.onnx.origins import location
+from luminal.frontends.onnx.origins import location, module
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, Maps, exactly
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
@@ -303,10 +303,11 @@ class _Importer:
                 self._node(node, scope, opset, within)
 
     def _node(self, node: onnx.NodeProto, scope: Scope, opset: Mapping[str, int], within: Origin | None) -> None:
-        own = Origin(full_name(node), node_name(node), location(node))
+        own = Origin(full_name(node), node_name(node), location(node), module(node))
         if within is not None:
             # A node in a body is named by the path of calls that leads to it.
-            own = Origin(own.op, f"{within.name}/{own.name}", own.location or within.location)
+            inner = (*within.module, *own.module)
+            own = Origin(own.op, f"{within.name}/{own.name}", own.location or within.location, inner)
         read = [scope[name] for name in node.input]
         if any(value is MISSING for value in read):
             self._bind(node, scope, [MISSING] * len(node.output))

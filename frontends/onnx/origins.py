@@ -7,9 +7,18 @@ from pathlib import PurePath
 
 import onnx
 
+_SCOPES = "pkg.torch.onnx.name_scopes"
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not "<eval_with_key>": generated code has no file
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+def module(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The path of the modules that a node is in: as PyTorch's exporter says, or by its name, ``/layers.0/norm/Add``."""
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "")
+    names = re.findall(r"'([^']*)'", scopes)[:-1]  # the last is the node's own
+    path = names[-1].split(".") if names else node.name.split("/")[:-1]
+    return tuple(part for part in path if part)
 
 
 def location(node: onnx.NodeProto) -> str:

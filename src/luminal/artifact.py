@@ -15,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +47,7 @@ def build(program: Program, target: Target, stages: Stages, emulate: bool = Fals
     UnsupportedError for what the target's device cannot run; ModelError where a constant changes meanwhile.
     """
     with stages("render"):
-        bundle = render.render(program, target)
+        bundle = render.render(program, target, about())
         if emulate:
             bundle = emulation.emulated(bundle)
         key = _key(bundle, program)
@@ -75,6 +76,14 @@ def opened(program: Program, target: Target, stages: Stages, emulate: bool, open
             raise
         cache.discard(folder)
         return open_(build(program, target, stages, emulate))
+
+
+@lru_cache(maxsize=1)
+def about() -> dict[str, Any]:
+    """What a library says of where it comes from: the compiler, and the licences of what is in it besides the model."""
+    text = (Path(__file__).parent / "LICENSE-MIT").read_text(encoding="utf-8")
+    runtime = {"part": "the runtime of luminal", "licence": "MIT OR Apache-2.0", "text": text}
+    return {"compiler": f"luminal {VERSION}", "licences": [runtime]}
 
 
 def problem(folder: Path) -> str:
@@ -195,7 +204,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "name": program.name,
         "library": bundle.library,
         "weights": f"{program.name}.weights",
-        "compiler": f"luminal {VERSION}",
+        **about(),
         "source_hash": bundle.source_hash.hex(),
         "content_id": bundle.content_id.hex(),
         "target": render.describe(bundle.target),
@@ -204,17 +213,8 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         **program.metadata,
         **{key: face[key] for key in ("dims", "entries", "states")},
         "kernels": [
-            {
-                "name": k.name,
-                "origins": list(k.origins),
-                "schedule": k.scheduled.lines,
-                **({"derivation": list(k.scheduled.derived)} if k.scheduled.derived else {}),
-                **(
-                    {"measured": {a.question.name: str(a.taken) for a in asked}} if (asked := k.scheduled.asked) else {}
-                ),
-                **({"resources": built.resources[k.name]} if k.name in built.resources else {}),
-            }
-            for k in program.kernels
+            {**kernel, **({"resources": found} if (found := built.resources.get(kernel["name"])) is not None else {})}
+            for kernel in render.kernels_of(program)
         ],
     }
     made = (item for item in sorted(folder.rglob("*")) if item.is_file() and item != path)

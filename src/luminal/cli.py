@@ -1,4 +1,5 @@
-"""The command line: ``luminal check | compile | run | diff | bench | verify | tune | generate | chat | serve``.
+"""The command line: ``luminal check | compile | run | diff | bench | profile | view | inspect | verify | tune`` and,
+for language models, ``generate | chat | serve``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -27,20 +28,18 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, cli_llm, destination, options
+from luminal import arguments, artifact, cli_llm, destination, inspection, options, profiled, subject
 from luminal import profile as profiling
 from luminal.codegen import interface
-from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
 from luminal.core import config, device
-from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
 from luminal.module import Module
-from luminal.peak import Peak, Probe
+from luminal.peak import Probe
 from luminal.runtime.loader import LibraryError
 from luminal.specialised import Specialised
 from luminal.tensors import from_file, to_file
@@ -87,6 +86,7 @@ Dims = Annotated[
         "--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, with a step NAME=LOW:HIGH:STEP, or NAME=SIZE to fix it"
     ),
 ]
+Sizes = Annotated[list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")]
 Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
 Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
@@ -308,9 +308,7 @@ def diff(
 @app.command()
 def bench(
     model: Model,
-    size: Annotated[
-        list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")
-    ] = None,
+    size: Sizes = None,
     target: Target = "host",
     precision: Precision = None,
     algebra: Algebra = None,
@@ -329,29 +327,8 @@ def bench(
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
-        display.report("import", 0.0)
-        graph = luminal.read(model, dims=dims, constants=constants)
-        display.report("import", 1.0)
-        sizes = drawing.sizes(graph) | options.sizes(size)
-        unknown = sorted(set(sizes) - {d.name for d in graph.dims})
-        if unknown:
-            known = f"its symbolic sizes are {', '.join(d.name for d in graph.dims)}"
-            known = known if graph.dims else "it has no symbolic sizes"
-            raise InputError(f"--size: the model has no {', '.join(unknown)}; {known}")
-        for d in graph.dims:
-            upper = sym.upper(d.hi)
-            if upper is None or not d.lo <= sizes[d.name] <= upper:
-                raise InputError(
-                    f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
-                    f"--dim {d.name}=LOW:HIGH sets others"
-                )
-        module = luminal.compile(
-            graph, target=chosen, weights=weights, winograd=winograd, threads=threads, progress=display.report
-        )
-        assert isinstance(module, Module)
-        values = drawing.draw(graph, sizes)
-        at = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        title = f"{model.name}{f' at {at}' if at else ''}, {runs} runs"
+        module, values, at = subject.drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
+        title = f"{model.name}{at}, {runs} runs"
         if kernels:
             out.print(_kernel_table(title, module, values, target, runs, threads, display))
             return
@@ -367,6 +344,107 @@ def bench(
         times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), times)
     out.print(table)
+
+
+@app.command()
+def profile(
+    model: Annotated[Path, typer.Argument(help="a model, or the folder of an exported one")],
+    size: Sizes = None,
+    inputs: Inputs = None,
+    target: Target = "host",
+    precision: Precision = None,
+    algebra: Algebra = None,
+    weights: Weights = None,
+    winograd: Winograd = None,
+    dim: Dims = None,
+    constant: Constants = None,
+    runs: Annotated[int, typer.Option(min=3, help="runs that are measured")] = 21,
+    threads: Threads = 0,
+    trace: Annotated[Path | None, typer.Option(help="write a trace with every thread, for Perfetto or Chrome")] = None,
+    roofline: Annotated[Path | None, typer.Option(help="write a picture of kernels below the peak, SVG")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """Say where the time of a model goes: by kernel and by source operator, beside the machine's peak."""
+    for path, option in ((trace, "--trace"), (roofline, "--roofline")):
+        if path is not None:
+            destination.file(path, option)
+    given = options.arrays(inputs, "--input")
+    with Display(err) as display:
+        if model.is_dir():
+            module = luminal.load(model, threads=threads)
+            values, at = subject.for_folder(module, given), ""
+        else:
+            chosen = arguments.target(target, precision, 0, algebra)
+            targets.check_supported(chosen)
+            dims, constants = options.dims(dim), options.arrays(constant, "--constant")
+            module, values, at = subject.drawn(
+                model, size, chosen, weights, winograd, dims, constants, threads, display
+            )
+            values |= given
+        try:
+            found = profiled.measure(
+                module, values, runs, threads, title=f"{model.name}{'' if given else at}",
+                watch=lambda done, total: display.report("time", done / total),
+            )  # fmt: skip
+            if trace is not None:
+                profiled.trace(module, values, trace, threads=threads)
+        except ValueError as error:  # what the library says of inputs that do not fit
+            raise InputError(str(error)) from error
+    if roofline is not None:
+        roofline.write_text(found.roofline(), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+        return
+    for table in found.tables():
+        out.print(table)
+
+
+@app.command()
+def view(
+    model: Annotated[Path, typer.Argument(help="a model, or the folder of an exported one")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the page to write; default: NAME.html")] = None,
+    size: Sizes = None,
+    inputs: Inputs = None,
+    target: Target = "host",
+    precision: Precision = None,
+    algebra: Algebra = None,
+    weights: Weights = None,
+    winograd: Winograd = None,
+    dim: Dims = None,
+    constant: Constants = None,
+    threads: Threads = 0,
+    time: Annotated[
+        bool, typer.Option("--time/--no-time", help="whether kernels are measured, on this machine")
+    ] = True,
+) -> None:
+    """Write a page of HTML that shows a model: source graph, kernels, their code, memory, time. It works offline."""
+    output = destination.file(output or Path(f"{model.resolve().stem}.html"), "--output")
+    chosen = _choices(target, precision, algebra, weights, winograd, dim, constant, threads)
+    with Display(err) as display:
+        made = subject.page(model, options.arrays(inputs, "--input"), size, chosen, time, display)
+    output.write_text(made, encoding="utf-8")
+    _say(f"{output}: {filesize.decimal(output.stat().st_size)}")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="an exported model: its folder, or its library alone")],
+    schedules: Annotated[bool, typer.Option("--schedules", help="show the transforms of each kernel")] = False,
+    licences: Annotated[bool, typer.Option("--licences", help="show the texts of the licences alone")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """Say what is inside a compiled model, from its file alone: nothing in it is executed."""
+    found = inspection.inspect(path)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif licences:
+        for row in found["licences"]:
+            _say(f"{row['part']}: {row['licence']}\n\n{row['text']}")
+    else:
+        for line in inspection.lines(found):
+            _say(line)
+        for table in inspection.tables(found, schedules):
+            out.print(table)
 
 
 @app.command()
@@ -447,7 +525,7 @@ def _kernel_table(
     )
     peak |= probe.measure()
     total = sum(kernel.seconds for kernel in found)
-    table = Table(title=title, caption=_ceilings(total, peak, threads), caption_justify="left")
+    table = Table(title=title, caption=profiling.ceilings(total, peak, threads), caption_justify="left")
     for heading in ("kernel", *profiling.HEADINGS, "made for"):
         justify: Literal["left", "right"] = "right" if heading in profiling.HEADINGS else "left"
         table.add_column(heading, justify=justify, no_wrap=heading != "made for", overflow="fold")
@@ -455,17 +533,6 @@ def _kernel_table(
         made_for = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
         table.add_row(kernel.name, *profiling.cells(kernel, total, peak), escape(made_for))
     return table
-
-
-def _ceilings(total: float, peak: Peak, threads: int) -> str:
-    """What the percentages of a table of kernels are of."""
-    units = {"multiply-adds": peak.operations, "bf16 products": peak.bf16, "int8 products": peak.int8}
-    reached = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {unit}" for unit, rate in units.items() if rate)
-    return (
-        f"{text(total)} in all; {threads} {'thread reaches' if threads == 1 else 'threads reach'} {reached}, "
-        f"{peak.bytes / 1e9:.1f} GB/s from memory (what caches hold may be faster). Of ceiling: the part of its time "
-        "that the machine would need for what bounds it"
-    )
 
 
 def _reference(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luminal import arguments, artifact, destination, structure, tensors, updates
+from luminal import arguments, artifact, destination, profiled, structure, tensors, updates
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -17,6 +17,7 @@ from luminal.core.errors import ArtifactError, InputError
 from luminal.core.ir import Graph
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
+from luminal.profiled import Profile
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 from luminal.runtime.loader import Library
@@ -83,7 +84,8 @@ class Module:
         return selected
 
     @property
-    def _entry(self) -> loader.EntrySpec:
+    def entry(self) -> loader.EntrySpec:
+        """The entry that a call runs. Raises InputError where several are to be chosen from."""
         if self._selected is None:
             raise InputError(
                 f"{self.interface.name!r} has the entries {', '.join(self.entries)}: take one of them, as in "
@@ -94,17 +96,17 @@ class Module:
     @property
     def graph(self) -> Graph | None:
         """The primitive graph of the entry; None for a library that was loaded from disk."""
-        return self._graphs.get(self._entry.name)
+        return self._graphs.get(self.entry.name)
 
     @property
     def _structure(self) -> Mapping[str, Any]:
-        return self._entry.structure or {}
+        return self.entry.structure or {}
 
     def __repr__(self) -> str:
         if self._selected is None:
             return f"<luminal module {self.interface.name!r} with the entries {', '.join(self.entries)}>"
-        inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.inputs)
-        outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.outputs)
+        inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self.entry.inputs)
+        outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self.entry.outputs)
         return f"<luminal module {self.interface.name!r} ({inputs}) -> ({outputs})>"
 
     @property
@@ -118,16 +120,11 @@ class Module:
 
     @property
     def input_names(self) -> list[str]:
-        return [t.name for t in self._entry.inputs]
-
-    @property
-    def signature(self) -> tuple[tuple[loader.TensorSpec, ...], tuple[loader.TensorSpec, ...]]:
-        """The inputs and the outputs of the entry: names, types and shapes."""
-        return self._entry.inputs, self._entry.outputs
+        return [t.name for t in self.entry.inputs]
 
     @property
     def output_names(self) -> list[str]:
-        return [t.name for t in self._entry.outputs]
+        return [t.name for t in self.entry.outputs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; results are nested as the model's own, in memory of their own. Where the library is for
@@ -141,7 +138,7 @@ class Module:
         arguments = structure.bind(self._structure, self.input_names, args, kwargs)
         arrays = self._arrays(arguments)
         updates.check(arguments)
-        results = self.library.run(arrays, self._entry.name)
+        results = self.library.run(arrays, self.entry.name)
         updates.write(arguments, results)
         if any(tensors.is_torch(argument.value) for argument in arguments):
             results = [tensors.to_torch(r) for r in results]
@@ -150,7 +147,7 @@ class Module:
     def _arrays(self, arguments: Sequence[Argument]) -> list[Any]:
         return [
             tensors.to_array(argument.numbers, spec.name, self._device, spec.dtype == object)
-            for argument, spec in zip(arguments, self._entry.inputs, strict=True)
+            for argument, spec in zip(arguments, self.entry.inputs, strict=True)
         ]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +155,26 @@ class Module:
         are left as they are: what a PyTorch model leaves in an input ``x`` that it writes into is the result
         ``x.next``.
         """
-        return dict(zip(self.output_names, self.library.run(inputs, self._entry.name), strict=True))
+        return dict(zip(self.output_names, self.library.run(inputs, self.entry.name), strict=True))
+
+    def profile(
+        self, *args: Any, runs: int = 21, threads: int = 0, peak: bool = True, trace: str | Path | None = None,
+        **kwargs: Any,
+    ) -> Profile:  # fmt: skip
+        """Where the time of a call with these arguments goes: by kernel and by source operator, with the work that they
+        do and, with ``peak``, what part of the machine's best that is. Each time is the median of ``runs``; ``threads``
+        0 means one for each CPU. A ``trace`` with every thread is written to that file, for Perfetto or Chrome. States
+        of this module stay as they are.
+
+        Raises as a call does, and BuildError where the peak needs a compiler and there is none.
+        """
+        bound = self._arrays(structure.bind(self._structure, self.input_names, args, kwargs))
+        arrays = dict(zip(self.input_names, bound, strict=True))
+        threads = arguments.threads(threads)
+        self.library  # noqa: B018  (raises where this machine cannot run it)
+        if trace is not None:
+            profiled.trace(self, arrays, destination.file(Path(trace), "trace"), threads=threads)
+        return profiled.measure(self, arrays, max(runs, 1), threads, peak)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -192,7 +208,7 @@ class Module:
             return False
         bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}
         sizes: dict[str, int] = {}
-        for array, spec in zip(arrays, self._entry.inputs, strict=True):
+        for array, spec in zip(arrays, self.entry.inputs, strict=True):
             fits = spec.dtype == object or str(array.dtype).rpartition(".")[2] == spec.dtype.name
             if not fits or len(array.shape) != len(spec.shape):
                 return False

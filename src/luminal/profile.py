@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -16,12 +17,25 @@ from luminal.core import symbolic as sym
 from luminal.core.schedule.cost import traffic
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
-from luminal.core.schedule.program.ir import HostCall, Launch, Phase, Program, numbered, together
+from luminal.core.schedule.program.ir import Entry, HostCall, Launch, Phase, Program, numbered, together
 from luminal.core.types import bf16
-from luminal.module import Module
 from luminal.peak import Peak
 from luminal.runtime import loader
 from luminal.timing import text
+
+
+class Compiled(Protocol):
+    """What is needed of a ``Module``, which is built on this file."""
+
+    folder: Path
+    program: Program | None
+    interface: loader.Interface
+
+    @property
+    def entry(self) -> loader.EntrySpec: ...
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -60,18 +74,34 @@ HEADINGS = (
 def cells(kernel: KernelTime, total: float, peak: Peak) -> tuple[str, ...]:
     """The cells of a table under ``HEADINGS``, for a kernel of a model whose kernels take ``total`` seconds."""
     operations, moved = kernel.operations / kernel.seconds, kernel.bytes / kernel.seconds
+    none = [""] * 3
     of_peak = f"{operations / peak.computing(kernel.unit):.0%} {kernel.unit}"
     part, bound = kernel.ceiling(peak)
     return (
-        *(str(kernel.launches), str(kernel.threads), text(kernel.seconds), f"{kernel.seconds / total:.1%}"),
-        *((f"{kernel.operations / 1e9:.3g}", f"{operations / 1e9:.3g}", of_peak) if kernel.operations else [""] * 3),
-        *(f"{kernel.bytes / 1e6:.3g}", f"{moved / 1e9:.3g}", f"{moved / peak.bytes:.0%}"),
-        f"{part:.0%} {bound}",
+        *(str(kernel.launches), str(kernel.threads or ""), text(kernel.seconds), f"{kernel.seconds / total:.1%}"),
+        *((f"{kernel.operations / 1e9:.3g}", f"{operations / 1e9:.3g}", of_peak) if kernel.operations else none),
+        *(
+            (f"{kernel.bytes / 1e6:.3g}", f"{moved / 1e9:.3g}", f"{moved / peak.bytes:.0%}")
+            if kernel.bytes
+            else [""] * 3
+        ),
+        f"{part:.0%} {bound}" if kernel.bytes else "",
+    )
+
+
+def ceilings(total: float, peak: Peak, threads: int) -> str:
+    """What the percentages of a table of kernels are of."""
+    units = {"multiply-adds": peak.operations, "bf16 products": peak.bf16, "int8 products": peak.int8}
+    reached = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {unit}" for unit, rate in units.items() if rate)
+    return (
+        f"{text(total)} in all; {threads} {'thread reaches' if threads == 1 else 'threads reach'} {reached}, "
+        f"{peak.bytes / 1e9:.1f} GB/s from memory (what caches hold may be faster). Of ceiling: the part of its time "
+        "that the machine would need for what bounds it"
     )
 
 
 def profile(
-    module: Module,
+    module: Compiled,
     inputs: Mapping[str, NDArray[Any]],
     runs: int = 21,
     threads: int = 0,
@@ -82,50 +112,104 @@ def profile(
     A launch's time is the median of ``runs``, threads woken and awaited included. ``watch`` is told how many runs of
     how many are done. Raises ValueError where ``inputs`` do not fit.
     """
+    return merged(launches(module, inputs, runs, threads, watch), lambda launch: launch.name)
+
+
+def merged(times: Iterable[KernelTime], key: Callable[[KernelTime], object]) -> list[KernelTime]:
+    """``times`` with those of one ``key`` together, the longest first."""
+    found: dict[object, list[KernelTime]] = {}
+    for time in times:
+        found.setdefault(key(time), []).append(time)
+    together = (
+        replace(
+            alike[0],
+            launches=sum(time.launches for time in alike),
+            seconds=sum(time.seconds for time in alike),
+            operations=sum(time.operations for time in alike),
+            bytes=sum(time.bytes for time in alike),
+        )
+        for alike in found.values()
+    )
+    return sorted(together, key=lambda time: -time.seconds)
+
+
+def launches(
+    module: Compiled,
+    inputs: Mapping[str, NDArray[Any]],
+    runs: int = 21,
+    threads: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> list[KernelTime]:
+    """The launches of a run, in the order of the program, each with its own origins; see ``profile``."""
     program = module.program
     assert program is not None, "a module loaded from disk does not know its program"
     threads = threads or device.cpus()
     library = loader.load(module.folder, threads=threads, profile=True)
-    entry = program.entries[0]
+    selected = module.interface.entries.index(module.entry)
+    entry = program.entries[selected]
     steps = tuple(numbered(entry.region))
-    launches: dict[int, tuple[int, ...]] = {number: (number,) for number in range(len(steps))}
+    before = sum(len(tuple(numbered(e.region))) for e in program.entries[:selected])  # numbers go on over entries
+    groups: dict[int, tuple[int, ...]] = {number: (number,) for number in range(len(steps))}
     phases: dict[tuple[int, ...], Phase] = {}
     for first, phase in together(entry.region):
         numbers = tuple(range(first, first + len(phase.tasks)))
-        launches |= dict.fromkeys(numbers, numbers)
+        groups |= dict.fromkeys(numbers, numbers)
         phases[numbers] = phase
-    seconds: dict[tuple[int, ...], list[float]] = {numbers: [] for numbers in launches.values()}
-    for run in range(-2, runs):  # the first two bring weights and arena into memory
-        _, times = library.profile(inputs)
-        spent: dict[tuple[int, ...], float] = dict.fromkeys(seconds, 0.0)  # in a loop, several times
-        for number, time in times:
-            spent[launches[number]] += time
-        for numbers, time in spent.items() if run >= 0 else ():
-            seconds[numbers].append(time)
-        watch(max(run + 1, 0), runs)
-    sizes = _sizes(program, inputs)
+    seconds = _medians(library, inputs, entry.name, runs, lambda number: groups[number - before], watch)
+    sizes = _sizes(program, entry, inputs)
 
-    def busy(numbers: tuple[int, ...]) -> int:
-        first = tuple(_launches(steps, [numbers]))
-        return _busy(program, first, phases.get(numbers), sizes, threads) if first else 1
-
-    found: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
-    for numbers in seconds:
-        found.setdefault(tuple(_name(program, steps[n]) for n in numbers), []).append(numbers)
-    times_of = [
-        KernelTime(
-            " + ".join(names),
-            len(alike),
-            sum(statistics.median(seconds[numbers]) for numbers in alike),
-            sum(int(sym.evaluate(s.operations, sizes)) for s in _launches(steps, alike)),
-            sum(_bytes(program, s, sizes) for s in _launches(steps, alike)),
-            _unit(program, _launches(steps, alike)),
-            busy(alike[0]),
-            _origins(program, steps[alike[0][0]]),
+    def time_of(numbers: tuple[int, ...]) -> KernelTime:
+        kernels = tuple(_launches(steps, [numbers]))
+        return KernelTime(
+            " + ".join(_name(program, steps[n]) for n in numbers),
+            1,
+            seconds.get(numbers, 0.0),
+            sum(int(sym.evaluate(s.operations, sizes)) for s in kernels),
+            sum(_bytes(program, s, sizes) for s in kernels),
+            _unit(program, kernels),
+            _busy(program, kernels, phases.get(numbers), sizes, threads) if kernels else 1,
+            tuple(dict.fromkeys(chain.from_iterable(_origins(program, steps[n]) for n in numbers))),
         )
-        for names, alike in found.items()
+
+    return [time_of(numbers) for numbers in dict.fromkeys(groups.values())]
+
+
+def launches_of_library(
+    module: Compiled,
+    inputs: Mapping[str, NDArray[Any]],
+    runs: int = 21,
+    threads: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> list[KernelTime]:
+    """The same for any library, by its own description, which knows neither operations nor bytes: those are 0."""
+    library = loader.load(module.folder, threads=threads or device.cpus(), profile=True)
+    steps = library.metadata["steps"]
+    seconds = _medians(library, inputs, module.entry.name, runs, lambda number: (number,), watch)
+    return [
+        KernelTime(" + ".join(steps[n]["kernels"]), 1, taken, 0, 0, "FMA", 0, tuple(steps[n]["origins"]))
+        for (n,), taken in seconds.items()
     ]
-    return sorted(times_of, key=lambda kernel: -kernel.seconds)
+
+
+def _medians(
+    library: loader.Library,
+    inputs: Mapping[str, NDArray[Any]],
+    entry: str,
+    runs: int,
+    group: Callable[[int], tuple[int, ...]],
+    watch: Callable[[int, int], None],
+) -> dict[tuple[int, ...], float]:
+    """The median seconds of each group of steps in a run."""
+    seconds: dict[tuple[int, ...], list[float]] = {}
+    for run in range(-2, runs):  # the first two bring weights and arena into memory
+        _, times = library.profile(inputs, entry)
+        spent: dict[tuple[int, ...], float] = {}  # in a loop, several times
+        for number, time in times:
+            spent[group(number)] = spent.get(group(number), 0.0) + time
+        for numbers, time in spent.items() if run >= 0 else ():
+            seconds.setdefault(numbers, []).append(time)
+        watch(max(run + 1, 0), runs)
+    return {numbers: statistics.median(times) for numbers, times in seconds.items()}
 
 
 def _name(program: Program, step: Launch | HostCall) -> str:
@@ -163,10 +247,10 @@ def _busy(
     return max(1, min(threads, tasks, tasks // grain))
 
 
-def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+def _sizes(program: Program, entry: Entry, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
     """The sizes of dimensions in ``inputs``; dimensions that are the size of no axis are at their lower bound."""
     sizes = {dim.name: dim.lo for dim in program.dims}
-    for tensor in program.entries[0].inputs:
+    for tensor in entry.inputs:
         for axis, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True):
             dim = sym.as_var(axis)
             if dim is not None:

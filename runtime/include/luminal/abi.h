@@ -155,6 +155,11 @@ typedef struct lm_options {
     /* Not 0: weights_path or weights_provider may give other weights than those that the model was compiled with, for
      * the same build. */
     int32_t other_weights;
+
+    /* If set, the file that NAME_close writes a trace of all runs to, in the JSON that Perfetto and Chrome's
+     * about:tracing open: when each step ran, and which thread did which of its tasks. Of very many runs, the first
+     * half a million events are kept. NULL: no trace, at no cost. On a GPU, steps wait for each other. */
+    const char* trace_path;
 } lm_options;
 
 #ifdef __cplusplus

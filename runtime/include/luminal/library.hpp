@@ -60,15 +60,44 @@ class Library : public LibraryBase {
 
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
-        if (options_.parallel_for != nullptr && tasks / grain > 1) {
-            options_.parallel_for(options_.user, tasks, body, argument);
+        if (elsewhere_ && tasks / grain > 1) {
+            share(tasks, grain, body, argument);
         } else {
             pool_.parallel(tasks, grain, body, argument);
         }
     }
 
   private:
+    /// By the threads of the caller of the library, or with a trace.
+    __attribute__((noinline)) void share(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+        Traced traced{trace_, pthread_self(), body, argument};
+        if (trace_.is_open()) {
+            body = &Traced::run;
+            argument = &traced;
+        }
+        if (options_.parallel_for != nullptr) {
+            options_.parallel_for(options_.user, tasks, body, argument);
+        } else {
+            pool_.parallel(tasks, grain, body, argument);
+        }
+    }
+
+    struct Traced {
+        Trace& trace;
+        pthread_t caller;
+        lm_task_range body;
+        void* argument;
+
+        static void run(void* self, int64_t begin, int64_t end) {
+            const Traced& traced = *static_cast<const Traced*>(self);
+            const int64_t began = Trace::now();
+            traced.body(traced.argument, begin, end);
+            traced.trace.did_tasks(traced.caller, begin, end, began);
+        }
+    };
+
     int32_t start_threads(Message& message) {
+        elsewhere_ = options_.parallel_for != nullptr || trace_.is_open();
         if (options_.parallel_for != nullptr) return LM_OK;
         const int threads = options_.threads > 0 ? options_.threads : available_cpus();
         if (pool_.start(threads)) return LM_OK;
@@ -78,6 +107,7 @@ class Library : public LibraryBase {
 
     static_assert(MAX_THREADS == Pool::MAX_THREADS, "what the options may ask for");
     Pool pool_;
+    bool elsewhere_ = false;  // work is not simply handed to the pool
 };
 
 /// One caller thread's state, with its arena and the outcome of the last run. Generated code uses the first part.

@@ -16,6 +16,7 @@
 #include "luminal/memory.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
+#include "luminal/trace.hpp"
 #include "luminal/weights.hpp"
 
 namespace lm {
@@ -74,14 +75,15 @@ class LibraryBase : public InPlace {
     static constexpr int32_t MAX_THREADS = 1023;
 
     explicit LibraryBase(const Model& model) : model_(model) {}
+    ~LibraryBase() { trace_.write(model_); }
 
     const Model& model() const { return model_; }
     const Allocator& allocator() const { return allocator_; }
     bool is_open() const { return open_; }
 
     /// Tells who profiles that a step begins, or, with -1, that the last one has ended.
-    void on_step(int32_t step) const {
-        if (options_.on_step != nullptr) options_.on_step(options_.user, step);
+    void on_step(int32_t step) {
+        if (observed_) observe(step);
     }
 
     void add_context() { contexts_.fetch_add(1); }
@@ -120,8 +122,11 @@ class LibraryBase : public InPlace {
             return LM_UNSUPPORTED;
         }
         const int32_t status = read_options(caller_options, message);
-        if (status == LM_OK) allocator_ = Allocator(options_);
-        return status;
+        if (status != LM_OK) return status;
+        allocator_ = Allocator(options_);
+        if (options_.trace_path != nullptr && !trace_.open(options_.trace_path, message)) return LM_INVALID_ARGUMENT;
+        observed_ = options_.on_step != nullptr || trace_.is_open();
+        return LM_OK;
     }
 
     /// Brings the weights in, into memory of our own where that `reads`, by `parallel` work.
@@ -162,10 +167,17 @@ class LibraryBase : public InPlace {
 
     const Model& model_;
     lm_options options_{};
+    bool observed_ = false;  // somebody wants to know of steps
+    Trace trace_;
     Weights weights_;
     pthread_rwlock_t weights_lock_ = PTHREAD_RWLOCK_INITIALIZER;
 
   private:
+    __attribute__((noinline)) void observe(int32_t step) {
+        if (trace_.is_open()) trace_.begin_step(step);
+        if (options_.on_step != nullptr) options_.on_step(options_.user, step);
+    }
+
     WeightsRequest request(bool reads) const { return {reads, options_.verify != 0, options_.other_weights != 0}; }
 
     /// Reads options of this version, and those of older (shorter) and newer (longer) ones.

@@ -7,6 +7,14 @@
 #include "luminal/abi.h"
 #include "luminal/namespace.hpp"
 
+/// Where the description of a model lies in its library: a section of its own, in which tools find it without running
+/// anything. A checksum of 8 hexadecimal digits stands behind the end of the text.
+#ifdef __APPLE__
+#define LM_DESCRIPTION __attribute__((used, section("__TEXT,__luminal")))
+#else
+#define LM_DESCRIPTION __attribute__((used, section(".luminal")))
+#endif
+
 namespace lm {
 inline namespace LM_RUNTIME {
 

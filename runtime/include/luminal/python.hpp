@@ -158,9 +158,9 @@ inline std::vector<py::object> bind(const std::vector<std::string>& names, const
 class Library {
   public:
     /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU. `verify`,
-    /// `other_weights`, `on_step`: as in lm_options.
+    /// `other_weights`, `on_step`, `trace_path`: as in lm_options.
     Library(const Functions& functions, const std::optional<std::string>& weights, int threads, bool verify,
-            bool other_weights, void (*on_step)(void*, std::int32_t) = nullptr)
+            bool other_weights, void (*on_step)(void*, std::int32_t) = nullptr, const char* trace_path = nullptr)
         : functions_(functions) {
         if (functions_.abi_version() != LM_ABI_VERSION) {
             throw LibraryError("the library has ABI version " + std::to_string(functions_.abi_version()) +
@@ -174,6 +174,7 @@ class Library {
         options.on_step = on_step;
         options.verify = verify ? 1 : 0;
         options.other_weights = other_weights ? 1 : 0;
+        options.trace_path = trace_path;
         const std::int32_t status = functions_.open(&options, &library_);
         if (status != LM_OK) {
             const std::string message = error(library_, nullptr);

@@ -42,7 +42,7 @@ class Library : public LibraryBase {
     }
 
     const metal::Device& device() const { return device_; }
-    bool has_observer() const { return options_.on_step != nullptr; }
+    bool has_observer() const { return observed_; }
 
   private:
     /// Copies the weights to the device, if there are any, and lets go of the file.

@@ -40,7 +40,7 @@ class Embedder:
     def __init__(self, folder: Path, module: Module) -> None:
         self.tokenizer: Tokenizer = tokens.load(folder)
         self._module = module
-        inputs, outputs = module.signature
+        inputs, outputs = module.entry.inputs, module.entry.outputs
         shape = next(spec.shape for spec in inputs if spec.name == _TOKENS)
         others = {spec.name for spec in inputs} - {_TOKENS, _MASK, _SEGMENTS}
         if others or len(shape) != 2:

@@ -65,7 +65,7 @@ class Models:
 
     async def described(self, request: Request) -> Response:
         model = self._model(request)
-        inputs, outputs = ([_tensor(spec) for spec in specs] for specs in model.signature)
+        inputs, outputs = ([_tensor(spec) for spec in specs] for specs in (model.entry.inputs, model.entry.outputs))
         name = request.path_params["name"]
         about = {"name": name, "versions": ["1"], "platform": "luminal", "inputs": inputs, "outputs": outputs}
         return JSONResponse(about)
