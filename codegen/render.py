@@ -235,7 +235,7 @@ def describe(target: Target) -> dict[str, Any]:
 
 
 def kernels_of(program: Program) -> list[dict[str, Any]]:
-    """What manifests and libraries say of the kernels of ``program``: origins, schedule, derivation, measured choices."""
+    """What manifests and libraries say of the kernels of ``program``: origins, schedule, derivation, choices."""
     rows = []
     for kernel in program.kernels:
         row: dict[str, Any] = {"name": kernel.name, "origins": list(kernel.origins), "schedule": kernel.scheduled.lines}
