@@ -34,7 +34,14 @@ def of_few(graph: Graph) -> Graph:
             if node.op is not ops.GATHER or not _is_few(node):
                 return traverse.rebuild(node, operands)
 
+            known: dict[tuple[Node, tuple[Int, ...]], Node] = {}
+
             def picked(x: Node, index: tuple[Int, ...], depth: int = 0) -> Node:
+                if (x, index) not in known:
+                    known[x, index] = element(x, index, depth)
+                return known[x, index]
+
+            def element(x: Node, index: tuple[Int, ...], depth: int) -> Node:
                 if x.op is ops.VIEW and not x.attr.valid:
                     by = ir.rename(x.shape, index)
                     return picked(x.inputs[0], tuple(sym.substitute(e, by) for e in x.attr.index), depth)
