@@ -111,7 +111,7 @@ def _matrices(region: Region, term: Term) -> Iterator[_Matrix]:
             continue
         others = tuple(sorted({a for f in factors for a in f.axes} - {rows, columns}, key=str))
         array = reduce(_times, (_over(f, (*others, rows, columns)) for f in factors))
-        if not np.triu(array, 1).any() or not np.tril(array, -1).any():
+        if array.any() and (not np.triu(array, 1).any() or not np.tril(array, -1).any()):
             yield _Matrix(factors, others, rows, columns, array)
 
 
