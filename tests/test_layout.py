@@ -401,8 +401,7 @@ NUMBERS = {
         "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
     },
     "limit of a form": {
-        "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "nest/carried.py: MOST_DATA",
-        "transform/transpose.py: INTERLEAVED",
+        "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
         "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED", "by_size.py: ROOM", "numeric/looked_up.py: FEWER",
     },
     "effort of this compiler, and of the compilers behind it": {
