@@ -8,13 +8,13 @@ their own. The gradient of a maximum is shared equally among equal largest numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from luminal.core import adjoint, derivative, ir, loop_gradients, ops
+from luminal.core import adjoint, derivative, ir, loop_gradients, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, Origins, binary, cast, constant, expand, reduce, select, unary
@@ -44,7 +44,7 @@ def pulled_back(
     """The gradient of the sum of ``results`` times ``cotangents`` with respect to each of ``given``; None where nothing
     depends on it. What the values in ``given`` depend on themselves does not count."""
     stops = set(given)
-    order = _down_to(results, stops)
+    order = traverse.topological(results, stops=stops)
     active = set(given)
     for node in order:
         if node.op not in CONSTANT and not _truncates(node) and not active.isdisjoint(node.inputs):
@@ -80,23 +80,6 @@ def pulled_back(
             for operand, part in zip(node.inputs, parts, strict=True):
                 add(operand, part)
     return [found.get(node) for node in given]
-
-
-def _down_to(results: Sequence[Node], stops: Collection[Node]) -> list[Node]:
-    """What ``results`` depend on, operands first; of ``stops`` not what they depend on."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(results))]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if node not in stops:
-                stack += [(operand, False) for operand in reversed(node.inputs)]
-    return order
 
 
 def _shared(node: Node) -> Any:

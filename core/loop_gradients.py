@@ -134,7 +134,7 @@ def _while(node: Node, by: Mapping[int, Node], wanted: Sequence[bool], pull: Pul
 
 def _bound(loop: ops.Repeat, first: Sequence[Node], shared: Sequence[Node]) -> Int | None:
     """The least number of rounds that a part of the condition allows by itself."""
-    number = constant(0, i64)
+    number = ir.input_("luminal.round", (), i64)  # stands for it, and for nothing else
     values = dict(zip(loop.parameters[len(loop.carries) :], shared, strict=True))
     *following, holds = traverse.substitute([*loop.results, loop.condition], values)
     found: list[Int] = []

@@ -110,7 +110,8 @@ def compile_graphs(
             graph = passed("integer contractions", integers.integral(graph))
         graph = rewritten(graph, target, passed)
         graph = passed("look-ups", looked_up.of_few(graph))
-        graph = passed("online reductions", online.in_parts(graph, target))
+        if target.algebra == BOUNDED:
+            graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
@@ -27,9 +27,11 @@ def _body_roots(node: Node) -> list[Node]:
     return [root for body in node.attr.bodies for root in body]
 
 
-def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
+def topological(
+    roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None = None, stops: Collection[Node] = ()
+) -> list[Node]:
     """Every node that ``roots`` depend on, operands first, in a deterministic order. The nodes that give the
-    ``measured`` sizes in a node come before it, too."""
+    ``measured`` sizes in a node come before it, too. Of ``stops``, what they depend on is left out."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -40,6 +42,8 @@ def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None =
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
+            if node in stops:
+                continue
             sizes = [measured[v] for v in measured if v in symbols(node)] if measured else []
             stack.extend((operand, False) for operand in reversed((*sizes, *node.inputs)))
     return order

@@ -196,7 +196,7 @@ def test_blocks_of_a_batch_divide_one_sample() -> None:
 def test_threads_have_equal_shares_of_one_sample(depth: int) -> None:
     """22 tiles of rows in blocks of 14 and 8 would leave one of two threads idle for a fifth of the time."""
     rows = 196 * sym.var("batch", 1, 32)
-    x, weight = ir.input_("x", (rows, depth), F32), ir.constant(np.zeros((384, depth), np.float32))
+    x, weight = ir.input_("x", (rows, depth), F32), ir.constant(np.ones((384, depth), np.float32))
     graph = ir.Graph("one", (x,), (("y", decompose.linear(x, weight, None)),), tuple(sym.variables(rows)))
     (kernel,) = compile_graph(graph, replace(targets.AVX512, l2=2 << 20, threads=2)).kernels
     assert busy(kernel.nest, 2, batch=1) >= 0.9

@@ -71,6 +71,21 @@ def test_by_names_and_positions_of_inputs_and_parameters() -> None:
     torch.testing.assert_close(weight, x)
 
 
+def test_a_cotangent_of_a_module_with_parameters() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(floats(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.w
+
+    module, x, g = Scale(), floats(3, seed=1), floats(3, seed=2)
+    by_x, by_w = luminal.grad(module, (x,), wrt=(0, "w"), cotangent=True)(x, cotangent=g)
+    torch.testing.assert_close(by_x, module.w.detach() * g)
+    torch.testing.assert_close(by_w, x * g)
+
+
 def test_a_function_with_a_cotangent_and_symbolic_sizes() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return functional.conv2d(x, w, stride=2, padding=1).tanh()

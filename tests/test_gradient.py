@@ -204,6 +204,26 @@ def test_a_while_loop_whose_rounds_are_bounded_is_differentiated() -> None:
     agrees(build, eager, ROWS)
 
 
+def test_a_while_loop_that_counts_down_is_differentiated() -> None:
+    """To 0, which stands in its condition, and is not the number of a round."""
+
+    def build(x: ir.Node) -> ir.Node:
+        def holds(carries: Sequence[ir.Node]) -> ir.Node:
+            small = reshape(ir.reduce(ops.SUM_REDUCE, carries[1] * carries[1], [0, 1]), []) < 1e9
+            return (ir.constant(0, types.i64) < carries[0]) & small
+
+        count = ir.constant(8, types.i64)
+        return structured.while_loop(holds, lambda c: [c[0] + -1, c[1] * 1.1 + x], [count, x])[1]
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(8):
+            y = y * 1.1 + x
+        return y
+
+    agrees(build, eager, ROWS)
+
+
 def test_a_loop_without_a_bound_has_no_gradient() -> None:
     x = ir.input_("x", (), types.f64)
     last = structured.while_loop(lambda c: c[0] < 100.0, lambda c: [c[0] * 2], [x])[0]

@@ -410,7 +410,7 @@ NUMBERS = {
         "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES", "factoring.py: MOST",
         "factoring.py: INDICATOR",
         "paths.py: EXACT", "paths.py: KEPT", "triangular.py: BLOCKS", "triangular.py: LEAST", "triangular.py: WORK",
-        "numeric/looked_up.py: MOST_NESTED", "numeric/online.py: MOST_NODES",
+        "numeric/looked_up.py: MOST_NESTED", "numeric/online.py: MOST_NODES", "numeric/online.py: MOST_NESTED",
     },
     "format": {
         "cache.py: _CHUNK", "cuda.py: _DRIVER", "cuda.py: _FIRST", "names.py: LONGEST", "program/interpreter.py: FRESH",

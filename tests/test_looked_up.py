@@ -87,6 +87,15 @@ def test_what_is_looked_up_is_the_same_to_the_bit(functions: list[int], seed: in
         assert_same_bits(*outputs)
 
 
+def test_values_that_are_read_twice_are_written_once() -> None:
+    """Of thirty squares, each of the square before."""
+    value = x = ir.input_("x", (4, 40), types.f32)
+    for _ in range(30):
+        value = value * value
+    whole = graph(picked(value, ir.input_("t", (4,), types.i64)), reduction.max_(value, [-1]))
+    assert looked_up.of_few(whole) is not whole and x in whole.inputs
+
+
 def test_a_position_out_of_range_still_fails() -> None:
     whole = graph(picked(exponential.exp(ir.input_("x", (4, 40), types.f32)), ir.input_("t", (4,), types.i64)))
     found = looked_up.of_few(whole)

@@ -17,6 +17,7 @@ from luminal.core import interp, ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction, exponential, hyperbolic, indexing, normalize, reduction
+from luminal.core.decompose.arithmetic import abs_
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction.contracted import Contracted
@@ -46,6 +47,10 @@ def graph(*roots: Node) -> Graph:
     inputs = tuple(node for node in traverse.topological(roots) if node.op is ops.INPUT)
     dims = {v for node in inputs for size in node.shape for v in sym.variables(size)}
     return Graph("g", inputs, tuple((f"y{k}", root) for k, root in enumerate(roots)), tuple(dims))
+
+
+def fourth(x: Node) -> Node:
+    return (x * x) * (x * x)
 
 
 def in_parts(whole: Graph, target: Target = TARGET) -> Graph:
@@ -231,8 +236,9 @@ def _largest(v: Node) -> Node:
         lambda x: reduction.sum_(exponential.exp(x + reduction.max_(x, [-1], True)), [-1]),
         lambda x: reduction.sum_(hyperbolic.tanh(x - reduction.max_(x, [-1], True)), [-1]),
         lambda x: reduction.max_(x * reduction.sum_(x, [-1], True), [-1]),
+        lambda x: reduction.sum_(fourth(x / reduction.max_(abs_(x), [-1], True)), [-1]),
     ],
-    ids=["not its maximum", "a sum", "no exponential", "a maximum"],
+    ids=["not its maximum", "a sum", "no exponential", "a maximum", "a fourth power, which is at most 1"],
 )
 def test_what_does_not_follow_is_left_whole(form: Callable[[Node], Node]) -> None:
     whole = graph(form(given_("x", 2, 50)))

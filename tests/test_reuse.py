@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from luminal.core import interp, movement
@@ -138,6 +138,7 @@ STEPS: dict[str, Callable[[Source, Node, Node], Node]] = {
 
 
 @settings(max_examples=60, deadline=None)
+@example([("both", 1, 1), ("scaled", 2, 1), ("flipped", 3, 2), ("sum", 2, 1)], False)  # a chain, and a sum beside it
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(1, 3), st.integers(1, 3)), min_size=2, max_size=7),
     st.booleans(),

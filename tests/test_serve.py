@@ -529,6 +529,9 @@ def test_texts_come_after_their_lengths() -> None:
     assert taken == len(content) and found.tolist() == texts.tolist()
     about, _ = tensors.written("t", texts, False)
     assert tensors.read(about, memoryview(b""))[0].tolist() == texts.tolist()
+    row = {"name": "t", "datatype": "BYTES", "shape": [10**10], "parameters": {"binary_data_size": 0}}
+    with pytest.raises(RefusedError, match="texts"):
+        tensors.read(row, memoryview(b""))
     for damaged in (content[:-1], content + b"x", b"\xff" * len(content)):
         row = {"name": "t", "datatype": "BYTES", "shape": [2, 2], "parameters": {"binary_data_size": len(damaged)}}
         with pytest.raises(RefusedError, match="texts"):

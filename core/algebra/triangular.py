@@ -155,6 +155,8 @@ def _is_affordable(factor: Factor) -> bool:
 
 def _is_triangular(matrix: _Matrix) -> bool:
     array = matrix.array
+    if not array.any():
+        return False  # a factor of zeros is no triangle of anything
     if matrix.by_distance:
         return not array[..., 0, 1:].any() or not array[..., 1:, 0].any()
     return not np.triu(array, 1).any() or not np.tril(array, -1).any()

@@ -46,13 +46,13 @@ class Gradients:
             raise InputError(f"gradients: expected {wanted}")
         arguments = structure.bind(self._described, self._names, args, kwargs)
         given = [argument.numbers for argument in arguments]
-        given += [cotangent] if self._cotangent else []
+        weights = [cotangent] if self._cotangent else []
         arrays = [
             tensors.to_numpy(x, name)
-            for x, name in zip([*given, *self._parameters], self.module.input_names, strict=True)
+            for x, name in zip([*given, *self._parameters, *weights], self.module.input_names, strict=True)
         ]
         results: Sequence[Any] = list(self.module.run(dict(zip(self.module.input_names, arrays, strict=True))).values())
-        if self._torch or any(map(tensors.is_torch, given)):
+        if self._torch or any(map(tensors.is_torch, [*given, *weights])):
             results = [tensors.to_torch(x) for x in results]
         found = self._nested(results[1:] if self._value else results)
         return (results[0], found) if self._value else found

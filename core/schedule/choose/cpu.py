@@ -88,7 +88,8 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
     """A chain in one pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
     state = Scheduler(nest, target)
     outer, (*_, columns) = perfect_loops(nest.body)
-    assert isinstance(columns, ln.Loop)
+    if not isinstance(columns, ln.Loop):
+        raise ScheduleError("a chain whose last sum has other results beside it")
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
     costs, first = target.costs, chain.tile or tile

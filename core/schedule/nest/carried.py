@@ -29,6 +29,9 @@ from luminal.core.types import DType, bool_
 # Factors of one term, at most. Repeated squaring doubles their number, and one pass would multiply by each: three
 # kernels, which square stored values, are faster long before that.
 FACTORS = 128
+# Values that a product may have beside exponentials where what divides it moves out of its sum: of magnitudes up to
+# 1e16, as the law of the algebra takes them, none overflows.
+MOST_DATA = 2
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,18 @@ def _carried(
         else:
             (outside if row.isdisjoint(variables(factor)) else inside).append(factor)
     shift = _shift(inside, row, before)
+    _check_range(inside, outside, before)
     moves = [] if shift else [move for factor in inside for move in _moves(factor, reduction.name, row, before)]
     return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves), tuple(holds), shift)
+
+
+def _check_range(inside: Sequence[ln.Scalar], outside: Sequence[ln.Scalar], before: Mapping[str, Carried]) -> None:
+    """Raises ScheduleError where what is ``inside`` might overflow or vanish without the factors ``outside``, by which
+    it was multiplied: ``(x / max(x)) ** 4`` is at most 1, and ``x ** 4`` any number. Exponentials that follow a state
+    are at most 1."""
+    data = [f for f in inside if not (f.op is ops.EXP2 and reads(f) & before.keys())]
+    if len(data) > MOST_DATA and any(reads(f) & before.keys() for f in outside):
+        raise ScheduleError(f"carry: a product of {len(data)} values is divided by what is known at the end alone")
 
 
 def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:

@@ -34,7 +34,14 @@ def of_few(graph: Graph) -> Graph:
             if node.op is not ops.GATHER or not _is_few(node):
                 return traverse.rebuild(node, operands)
 
+            known: dict[tuple[Node, tuple[Int, ...]], Node] = {}
+
             def picked(x: Node, index: tuple[Int, ...], depth: int = 0) -> Node:
+                if (x, index) not in known:
+                    known[x, index] = element(x, index, depth)
+                return known[x, index]
+
+            def element(x: Node, index: tuple[Int, ...], depth: int) -> Node:
                 if x.op is ops.VIEW and not x.attr.valid:
                     by = ir.rename(x.shape, index)
                     return picked(x.inputs[0], tuple(sym.substitute(e, by) for e in x.attr.index), depth)
@@ -62,9 +69,12 @@ def _is_few(node: Node) -> bool:
 def _only_reduced(roots: tuple[Node, ...]) -> set[Node]:
     """The elementwise values that are looked up for few elements or reduced, or of which such values are computed, and
     that nothing else reads."""
+    nodes = traverse.topological(roots)
+    if not any(node.op is ops.GATHER and _is_few(node) for node in nodes):
+        return set()
     read_by = readers(roots)
     found: set[Node] = set()
-    for node in reversed(traverse.topological(roots)):
+    for node in reversed(nodes):
         computed = node.op.kind is Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS
         if (computed or node.op is ops.VIEW) and all(_keeps_none(user, node, found) for user in read_by[node]):
             found.add(node)

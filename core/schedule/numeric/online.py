@@ -18,6 +18,7 @@ import numpy as np
 
 from luminal.core import ir, numerics, ops, traverse
 from luminal.core import symbolic as sym
+from luminal.core.constants import constant_bytes, is_computed
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.matching import flatten
@@ -34,6 +35,7 @@ from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
+MOST_NESTED = 100  # values, each computed of the next, in the expression of a reduction
 MOST_NODES = 1000  # of the expression of a reduction, which is read and written again as a whole
 
 
@@ -101,6 +103,7 @@ class _Reader:
     states: dict[Node, ln.Reduction] = field(default_factory=dict)
     places: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
     memo: dict[tuple[Node, tuple[Int, ...], tuple[Int, ...]], ln.Scalar] = field(default_factory=dict)
+    depth: int = 0  # values that are being read, each for the one before
 
     def __post_init__(self) -> None:
         (operand,) = self.node.inputs
@@ -122,9 +125,11 @@ class _Reader:
         """``node`` at ``index``, read only where ``valid`` holds."""
         key = (node, index, valid)
         if key not in self.memo:
-            if len(self.memo) > MOST_NODES:
-                raise ScheduleError(f"an expression of more than {MOST_NODES} values")
+            if len(self.memo) > MOST_NODES or self.depth > MOST_NESTED:
+                raise ScheduleError(f"an expression of more than {MOST_NODES} values, or {MOST_NESTED} in each other")
+            self.depth += 1
             self.memo[key] = self._value(node, index, valid)
+            self.depth -= 1
         return self.memo[key]
 
     def _value(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
@@ -232,7 +237,11 @@ def _read(node: Node, groups: Mapping[Node, _Group], read_by: Readers, target: T
 
 
 def _may_pay(node: Node, target: Target) -> bool:
-    """Whether ``node`` has work enough for parts, and reads a reduction of few rows over as many terms."""
+    """Whether ``node`` has work enough for parts, and reads a reduction of few rows over as many terms. Products with
+    weights are whole: their columns are tasks, and what they read of a row is little beside the weights."""
+    factors = node.inputs[0].inputs if node.inputs[0].op is ops.MUL else ()
+    if any(is_computed(x) and constant_bytes(x) > x.dtype.itemsize for x in factors):
+        return False
     shape, sizes = node.inputs[0].shape, target.costs.sizes
     if math.prod(largest(size) for size in shape) < sizes.part * sizes.parts:
         return False

@@ -163,7 +163,7 @@ class Scheduler:
 
     def _rewound(self, slot: int, length: int) -> int:
         """How many tokens the slot holds after that: none where it cannot go back so far."""
-        if length < len(self._held[slot]):
+        if length < self.engine.length(slot):  # which may be more than is held, after a prompt that was interrupted
             try:
                 self.engine.rewind(slot, length)
             except InputError:

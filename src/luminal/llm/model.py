@@ -205,7 +205,8 @@ class LanguageModel:
             into.length, into.written, into.fresh = found.length, found.written, found.fresh
 
     def reset(self) -> None:
-        """Empty all slots."""
+        """Empty all slots, and what is left of NaN in their rows."""
+        self.module.reset()
         for slot in range(self.slots):
             self.rewind(slot, 0)
 

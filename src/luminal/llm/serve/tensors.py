@@ -86,6 +86,8 @@ def _listed(name: str, data: Any, dtype: np.dtype[Any], count: int) -> Array:
 
 
 def _texts(name: str, part: memoryview, count: int) -> Array:
+    if count * _LENGTH > len(part):  # before there is room for them
+        raise _wrong(name, f"{count} texts, each after its length", f"{len(part)} bytes")
     found = np.empty(count, object)
     at = 0
     for k in range(count):
