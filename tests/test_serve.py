@@ -37,6 +37,8 @@ httpx, openai, uvicorn, _, _ = (
 inference = importlib.import_module("luminal.llm.serve.inference")
 language_model = importlib.import_module("luminal.llm.serve.app").language_model
 Limits = importlib.import_module("luminal.llm.serve.http").Limits
+heads = importlib.import_module("luminal.llm.serve.heads")
+HEAD = 0.7  # seconds that the head of a request may take
 
 TABLE = table() / 3
 USER = [{"role": "user", "content": "Hello"}]
@@ -79,7 +81,7 @@ class Served:
 
 @contextmanager
 def served(app: Any) -> Iterator[Served]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", http="h11"))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", http=heads.timed(HEAD)))
     thread = threading.Thread(target=server.run)
     thread.start()
     end = time.monotonic() + 20
@@ -213,6 +215,8 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"n": 5}, 400, "n: expected 1 .. 4"),
     ({"stop": [1]}, 400, "stop: expected a text or a list of texts"),
     ({"stop": ""}, 400, "stop: expected texts that are not empty"),
+    ({"stop": ["a"] * 17}, 400, "stop: expected at most 16 texts of at most 1000 letters"),
+    ({"stop": "a" * 1001}, 400, "stop: expected at most 16 texts"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias: expected a number for each token"),
     ({"logit_bias": {"600": 1}}, 400, "bias: token 600 is none of the 600 tokens"),
     ({"response_format": {"type": "xml"}}, 400, "response_format: expected the type text"),
@@ -328,6 +332,36 @@ def test_bodies_that_are_late_large_or_wrong_are_refused(service: Served) -> Non
     garbage.close()
     assert httpx.get(url).status_code == 405 and httpx.get(f"{service.url}/nothing").status_code == 404
     assert httpx.post(url, json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_heads_that_are_late_are_not_waited_for(service: Served) -> None:
+    half = b"GET /health HTTP/1.1\r\nHost: "
+    first = socket.create_connection(("127.0.0.1", service.port))
+    first.sendall(half)
+    again = socket.create_connection(("127.0.0.1", service.port))
+    again.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert again.recv(4000).startswith(b"HTTP/1.1 200")
+    again.sendall(half)
+    for each in (first, again):
+        each.settimeout(20)
+        while each.recv(4000):
+            pass
+        each.close()
+    slow = {"prompt": "a", "max_tokens": 150, "ignore_eos": True}  # its answer takes longer than a head may
+    assert httpx.post(f"{service.url}/v1/completions", json=slow, timeout=60).status_code == 200
+
+
+def test_an_answer_that_cannot_begin_is_told_so(service: Served, model: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(slot: int, length: int) -> None:
+        raise RuntimeError("no room")
+
+    body = {"prompt": "a b c", "max_tokens": 2}
+    for prompt in ("a b c", "d e f"):  # both slots hold something
+        assert httpx.post(f"{service.url}/v1/completions", json={**body, "prompt": prompt}).status_code == 200
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "rewind", fails)
+        assert httpx.post(f"{service.url}/v1/completions", json={**body, "prompt": "g h i"}).status_code == 500
+    assert httpx.post(f"{service.url}/v1/completions", json=body).status_code == 200
 
 
 def test_a_request_that_takes_too_long_ends(model: Slow, tokenizer: Tokenizer) -> None:
@@ -517,6 +551,10 @@ def test_embeddings_are_those_of_the_model(tmp_path: Path, tokenizer: Tokenizer,
             body = {"model": "encoder", "input": "a", **changes}
             assert httpx.post(f"{service.url}/v1/embeddings", json=body).status_code == status, changes
         assert service.client.models.list().data[0].id == "encoder"
+    with served(inference.application({"encoder": folder}, 1, Limits(inputs=2))) as service:
+        body = {"model": "encoder", "input": ["a"] * 3}
+        answer = httpx.post(f"{service.url}/v1/embeddings", json=body)
+        assert answer.status_code == 400 and "at most 2 texts, found 3" in answer.json()["error"]["message"]
 
 
 def test_texts_come_after_their_lengths() -> None:

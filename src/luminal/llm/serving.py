@@ -15,13 +15,13 @@ from luminal.llm.opening import name_of
 for _package in ("starlette", "uvicorn", "prometheus_client"):
     require(_package, "serve", "a server")
 
-from luminal.llm.serve import app, inference  # noqa: E402  (they need what was asked for)
+from luminal.llm.serve import app, heads, inference  # noqa: E402  (they need what was asked for)
 from luminal.llm.serve.http import Limits  # noqa: E402
 
 __all__ = ["Limits", "application", "plain_models", "run"]
 
 _HEADERS = 64 << 10  # bytes of a request's head
-_IDLE = 10  # seconds that a connection without a request stays
+_IDLE = 10  # seconds that a connection without a request stays, or the head of one may take
 
 
 def application(lm: LanguageModel, name: str, limits: Limits | None = None) -> Any:
@@ -42,7 +42,7 @@ def run(application: Any, host: str, port: int, listening: Callable[[str], None]
     those that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
     package = require("uvicorn", "serve", "a server")
     config = package.Config(
-        application, host=host, port=port, http="h11", ws="none", lifespan="on", server_header=False, access_log=False,
+        application, host=host, port=port, http=heads.timed(_IDLE), ws="none", lifespan="on", server_header=False, access_log=False,
         log_level="warning", h11_max_incomplete_event_size=_HEADERS, timeout_keep_alive=_IDLE,
     )  # fmt: skip
     server = package.Server(config)

@@ -90,7 +90,7 @@ def choices(fields: Fields, limits: Limits) -> int:
     return n
 
 
-def options(fields: Fields, most: int | None, logprobs: int | None) -> Options:
+def options(fields: Fields, most: int | None, logprobs: int | None, limits: Limits) -> Options:
     """What is asked of each answer; ``most`` is its greatest number of tokens."""
     biases: dict[int, float] = {}
     for token, value in fields.object("logit_bias").items():
@@ -108,8 +108,10 @@ def options(fields: Fields, most: int | None, logprobs: int | None) -> Options:
         seed=fields.integer("seed", None),
         bias=biases,
     )
-    constraint = _constraint(fields)
-    return Options(most, sampling, fields.texts("stop"), logprobs, constraint, endless=fields.flag("ignore_eos"))
+    stops = fields.texts("stop")
+    if len(stops) > limits.stops or any(len(stop) > limits.stop_length for stop in stops):
+        raise fields.wrong("stop", f"at most {limits.stops} texts of at most {limits.stop_length} letters", list(stops))
+    return Options(most, sampling, stops, logprobs, _constraint(fields), endless=fields.flag("ignore_eos"))
 
 
 def _constraint(fields: Fields) -> Constraint | None:

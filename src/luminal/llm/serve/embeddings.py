@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from luminal.core.errors import InputError, ModelError
 from luminal.llm import tokens
 from luminal.llm.serve import asked
 from luminal.llm.serve.asked import Fields
-from luminal.llm.serve.http import Limits, RefusedError, body, parsed
+from luminal.llm.serve.http import Limits, RefusedError, attended, body, parsed
 from luminal.llm.tokens import Tokenizer
 from luminal.module import Module
 
@@ -59,24 +60,38 @@ class Embedder:
         pooling = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         self._first = bool(pooling.get("pooling_mode_cls_token", False))
 
-    def __call__(self, given: list[int]) -> Array:
-        """The embedding of these tokens, float32. Raises InputError for more than the model takes."""
+    def check(self, given: list[int]) -> None:
+        """Raises InputError for tokens that are more or fewer than the model takes."""
         if not 0 < len(given) <= self.most:
             raise InputError(f"the input has {len(given)} tokens: expected 1 .. {self.most}")
+        if len(given) < self._least and _MASK not in self._types:
+            raise InputError(f"the input has {len(given)} tokens: expected {self._least}, as the model takes no mask")
+
+    def __call__(self, given: list[int]) -> Array:
+        """The embedding of these tokens, float32. Raises InputError as ``check`` does."""
+        self.check(given)
         length = max(len(given), self._least)
         rows = {
             _TOKENS: [*given, *[0] * (length - len(given))],
             _MASK: [1] * len(given) + [0] * (length - len(given)),
             _SEGMENTS: [0] * length,
         }
-        if length > len(given) and _MASK not in self._types:
-            raise InputError(f"the input has {len(given)} tokens: expected {length}, as the model takes no mask")
         found = self._module.run({name: np.array([rows[name]], dtype) for name, dtype in self._types.items()})
         value = np.asarray(found[self._output])[0].astype(np.float64)
         if value.ndim == 2:
             value = value[0] if self._first else value[: len(given)].mean(0)
         unit: Array = value / max(float(np.linalg.norm(value)), 1e-12)
         return unit.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request: of which model, the tokens of each text, and how an embedding is spelled."""
+
+    name: str
+    model: Embedder
+    rows: list[list[int]]
+    form: str
 
 
 class Embeddings:
@@ -91,9 +106,11 @@ class Embeddings:
     async def embeddings(self, request: Request) -> Response:
         fields = Fields(parsed(await body(request, self._limits)))
         async with asyncio.timeout(self._limits.seconds):
-            return JSONResponse(await run_in_threadpool(self._embedded, fields))
+            asked = await run_in_threadpool(self._asked, fields)
+            whole = await attended(request, self._embedded(asked))
+        return Response(status_code=499) if whole is None else JSONResponse(whole)
 
-    def _embedded(self, fields: Fields) -> dict[str, Any]:
+    def _asked(self, fields: Fields) -> _Asked:
         name = fields.text("model") or next(iter(self._models))
         model = self._models.get(name)
         if model is None:
@@ -103,18 +120,27 @@ class Embeddings:
         if form not in ("float", "base64"):
             raise fields.wrong("encoding_format", "float or base64", form)
         prompts = asked.prompts(fields, "input")
+        if len(prompts) > self._limits.inputs:
+            message = f"input: expected at most {self._limits.inputs} texts, found {len(prompts)}"
+            raise RefusedError(400, message, param="input")
         fields.finish()
         size = model.tokenizer.size
         rows = [model.tokenizer.encode(given) if isinstance(given, str) else given for given in prompts]
         if any(not 0 <= token < size for row in rows for token in row):
             raise fields.wrong("input", f"tokens below {size}", "others")
-        data = [
-            {"object": "embedding", "index": number, "embedding": _spelled(model(row), form)}
-            for number, row in enumerate(rows)
-        ]
-        count = sum(map(len, rows))
+        for row in rows:
+            model.check(row)
+        return _Asked(name, model, rows, form)
+
+    async def _embedded(self, asked: _Asked) -> dict[str, Any]:
+        """The answer. One text at a time, so that nothing more is computed when nobody listens any longer."""
+        data = []
+        for number, row in enumerate(asked.rows):
+            value = _spelled(await run_in_threadpool(asked.model, row), asked.form)
+            data.append({"object": "embedding", "index": number, "embedding": value})
+        count = sum(map(len, asked.rows))
         usage = {"prompt_tokens": count, "total_tokens": count}
-        return {"object": "list", "model": name, "data": data, "usage": usage}
+        return {"object": "list", "model": asked.name, "data": data, "usage": usage}
 
 
 def _spelled(value: Array, form: str) -> Any:

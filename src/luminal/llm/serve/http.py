@@ -22,12 +22,16 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Limits:
     """What a client may ask for. ``body`` is in bytes, times are in seconds: of a whole request, and until its body is
-    there. ``prompt`` None is what the context has room for."""
+    there. ``prompt`` None is what the context has room for. ``stops`` and ``stop_length`` are of stop strings, which
+    are looked for after each token; ``inputs`` are texts of one request for embeddings."""
 
     body: int = 8 << 20
     prompt: int | None = None
     choices: int = 8
     waiting: int = 64
+    stops: int = 16
+    stop_length: int = 1000
+    inputs: int = 2048
     seconds: float = 600.0
     body_seconds: float = 30.0
 

@@ -130,7 +130,7 @@ class OpenAI:
             raise RefusedError(404, message, param="model", code="model_not_found")
         if most is not None and most < 1:
             raise fields.wrong("max_tokens", "1 or more", most)
-        options = asked.options(fields, most, logprobs)
+        options = asked.options(fields, most, logprobs, self._limits)
         choices = asked.choices(fields, self._limits)
         stream = fields.flag("stream")
         usage = fields.any("stream_options", {})

@@ -134,7 +134,13 @@ class Worker:
             self._cancelled.clear()
             while self._waiting and self.scheduler.free:
                 ticket = self._waiting.popleft()
-                self.scheduler.add(ticket.answer)
+                try:
+                    self.scheduler.add(ticket.answer)
+                except Exception as error:  # noqa: BLE001  (it belongs to this answer, which nobody else would end)
+                    _LOG.exception("an answer could not begin")
+                    self.scheduler.remove(ticket.answer)
+                    ticket.deliver(error)
+                    continue
                 self._running[id(ticket.answer)] = ticket
                 self._metrics.prompt_tokens.inc(len(ticket.answer.prompt))
                 self._metrics.reused_tokens.inc(ticket.answer.reused)
