@@ -42,8 +42,8 @@ def run(application: Any, host: str, port: int, listening: Callable[[str], None]
     those that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
     package = require("uvicorn", "serve", "a server")
     config = package.Config(
-        application, host=host, port=port, http=heads.timed(_IDLE), ws="none", lifespan="on", server_header=False, access_log=False,
-        log_level="warning", h11_max_incomplete_event_size=_HEADERS, timeout_keep_alive=_IDLE,
+        application, host=host, port=port, http=heads.timed(_IDLE), ws="none", lifespan="on", server_header=False,
+        access_log=False, log_level="warning", h11_max_incomplete_event_size=_HEADERS, timeout_keep_alive=_IDLE,
     )  # fmt: skip
     server = package.Server(config)
     try:
