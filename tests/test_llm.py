@@ -251,6 +251,12 @@ class Changed(Module):
         ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, ModelError, "lacks 'factor'"),
         ("llama", {"hidden_act": "mish"}, UnsupportedError, "'hidden_activation': expected silu, .*, found 'mish'"),
         ("llama", {"num_hidden_layers": "2"}, ModelError, "'num_hidden_layers': expected a number of 1 or more"),
+        (
+            "gemma2",
+            {"query_pre_attn_scalar": 0},
+            ModelError,
+            "'query_pre_attn_scalar': expected a number above 0, found 0",
+        ),
         ("llama", {"num_key_value_heads": 3}, ModelError, "expected a number of heads that 3 heads of keys divide"),
         ("llama", {"intermediate_size": 95}, ModelError, r"gate_proj.weight': expected the shape \[95, 64\], found"),
         ("phi3", {"num_key_value_heads": 1}, ModelError, r"qkv_proj.weight': expected the shape \[64, 64\], found"),

@@ -50,6 +50,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("[1, 2]")
     with pytest.raises(ModelError, match=r"generation_config.json: expected an object of JSON, found list"):
         tokens.load(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": ["x"]}')
+    with pytest.raises(ModelError, match=r"eos_token_id: expected a token's number, or a list of them, found \['x'\]"):
+        tokens.load(tmp_path)
     (tmp_path / "generation_config.json").write_bytes(b"\xff{")
     with pytest.raises(ModelError, match=r"generation_config.json: expected a file of JSON"):
         tokens.load(tmp_path)
@@ -204,7 +207,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"merges": ["ab"]}, "tokenizer.ggml.merges: expected pairs of texts"),
     ({"merges": ["a bnothing"]}, "the tokenizer cannot be read"),
     ({"eos_token_id": 600}, "eos_token_id: expected one of 600 tokens, found 600"),
-]
+    ({"tokens": ["\udcff"], "token_type": None}, "tokenizer.ggml.tokens: expected texts in UTF-8, found other bytes"),
+    ({"model": "llama", "tokens": ["a", "b" * 10**6], "token_type": None, "scores": None, "merges": None},
+     "token 1 has 1000000 letters: expected at most 512"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG)

@@ -244,7 +244,7 @@ def _attention(
         raise ModelError(f"expected a 'hidden_size' that {heads} heads divide, found {width}")
     size = settings.count("head_dim", default=width // heads, most=_MOST)
     windowed = _is_windowed(settings, family, number, kind)
-    scale = settings.real("query_pre_attn_scalar", default=size) ** -0.5
+    scale = settings.positive("query_pre_attn_scalar", default=size) ** -0.5
     if family.gpt2:
         scale = size**-0.5 if settings.flag("scale_attn_weights", True) else 1.0
         scale = scale / (number + 1) if settings.flag("scale_attn_by_inverse_layer_idx") else scale
@@ -271,21 +271,21 @@ def _rotary(settings: Settings, family: Family, made_for: int, head: int, window
     given = settings.mapping("rope_parameters")
     local = windowed and family.local_rotary_base is not None
     kind = "sliding_attention" if local else "full_attention"
-    base = settings.real("rope_theta", default=family.rotary_base)
+    base = settings.positive("rope_theta", default=family.rotary_base)
     if local:
         assert family.local_rotary_base is not None
-        base = settings.real("rope_local_base_freq", default=family.local_rotary_base)
+        base = settings.positive("rope_local_base_freq", default=family.local_rotary_base)
     if any(name in given for name in _WINDOWED):
         given = Settings(given, settings.context).mapping(kind)
     elif not given and not local:
         given = settings.mapping("rope_scaling")
-    share = settings.real("partial_rotary_factor", default=1.0)
+    share = settings.positive("partial_rotary_factor", default=1.0)
     originally = settings.given.get("original_max_position_embeddings")
     wanted = {"rope_theta": base, "partial_rotary_factor": share, "original_max_position_embeddings": originally}
     found = {**wanted, **{name: value for name, value in given.items() if value is not None}}
     if found.get("rope_type", found.get("type")) == "su":  # the first name of it
         found["rope_type"] = "longrope"
-    size = int(head * Settings(found, settings.context).real("partial_rotary_factor"))
+    size = int(head * Settings(found, settings.context).positive("partial_rotary_factor"))
     if not 2 <= size <= head or size % 2:
         raise ModelError(f"rotary positions: expected pairs of a head's {head} features, found {size}")
     return rotary(found, size, made_for, settings.context, settings.flag("rope_interleaved"))

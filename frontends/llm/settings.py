@@ -38,6 +38,13 @@ class Settings:
             raise self._wrong(names, "a finite number", found)
         return float(found)
 
+    def positive(self, *names: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        found = self.real(*names, default=default)
+        if found <= 0:
+            raise self._wrong(names, "a number above 0", found)
+        return found
+
     def flag(self, name: str, default: bool = False) -> bool:
         found = self.given.get(name)
         found = default if found is None else found

@@ -19,6 +19,7 @@ from luminal.core.errors import ModelError
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
+_LONGEST = 512  # letters of a token of SentencePiece, which makes them of 16 at most unless told otherwise
 _SPACE = "\u2581"  # SentencePiece's mark of a space
 
 
@@ -153,9 +154,20 @@ def _list(metadata: Mapping[str, Any], name: str, kind: type, length: int | None
     types = (int, float) if kind is float else kind
     if not all(isinstance(value, types) for value in values):
         raise ModelError(f"{PREFIX}{name}: expected a list of {kind.__name__}")
+    if kind is str and not _is_text("".join(values)):
+        raise ModelError(f"{PREFIX}{name}: expected texts in UTF-8, found other bytes")
     if length is not None and len(values) != length:
         raise ModelError(f"{PREFIX}{name}: expected one for each of {length} tokens, found {len(values)}")
     return values
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has no halves of surrogates, as which bytes that are no text may come."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _byte_level(file: _File) -> dict[str, Any]:
@@ -216,6 +228,8 @@ def _by_scores(file: _File) -> dict[str, Any]:
     ranked: list[tuple[float, int, int, str, str]] = []
     for k in joined:
         text = file.tokens[k]
+        if len(text) > _LONGEST:
+            raise ModelError(f"{PREFIX}tokens: token {k} has {len(text)} letters: expected at most {_LONGEST}")
         for at in range(1, len(text)):
             left, right = text[:at], text[at:]
             if left in numbers and right in numbers:

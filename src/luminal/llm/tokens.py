@@ -103,8 +103,10 @@ def of(files: Mapping[str, bytes], where: str) -> Tokenizer:
     special = {role: text for role in _NAMED if (text := _text(named.get(role)))}
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     stops = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if not all(isinstance(token, int) for token in stops):
+        raise ModelError(f"{where}: eos_token_id: expected a token's number, or a list of them, found {ends!r}")
     own = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
-    stops = [int(token) for token in (*stops, own) if token is not None]
+    stops = [*stops, *(() if own is None else (own,))]
     template, with_tools = _templates(files, tokens.get("chat_template"))
     return Tokenizer(tokenizer, stops, special, template, with_tools)
 
