@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,7 @@ def measure(kind: str, layers: int, threads: int, runs: int, display: Display) -
         probe = Probe(targets.detect(), threads)
         reading = probe.read(needed)
         display.report(f"make llama.cpp's model of {kind}", 0.0)
-        path = llama.write(Path(folder, "model.gguf"), kind, layers)
+        path = llama.write(Path(folder, "model.gguf"), kind, replace(llama.TINYLLAMA, layers=layers))
         display.report(f"make llama.cpp's model of {kind}", 1.0)
         contenders = {"luminal": lambda: module.library.run(arrays), "llama.cpp": llama.open_step(path, PAST, threads)}
         times = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))

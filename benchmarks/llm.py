@@ -1,0 +1,148 @@
+"""Language models beside llama.cpp: ``python -m benchmarks.llm``."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import apart, llama, tables
+from benchmarks.language import PLACES, PROMPT, SHAPES, SLOTS, WORK, Speed
+from benchmarks.progress import Work
+from benchmarks.results import Results
+
+GOAL_READ, GOAL_DECODE, GOAL_PREFILL = 0.85, 1.2, 1.5
+HEADINGS = (
+    "model", "weights", f"token at {PLACES[0]}", "of reading", f"token at {PLACES[1]}", "of reading",
+    f"{SLOTS} tokens at {PLACES[0]}", f"prompt of {PROMPT}", "first token", "memory",
+)  # fmt: skip
+BESIDE = ("model", "weights", *(f"token at {place}" for place in PLACES), f"prompt of {PROMPT}")
+ABOUT = (
+    "`python -m benchmarks.llm --write docs/benchmarks-llm.md`: GGUF files of random weights in the shapes of known "
+    "models, compiled by `luminal.llm.compile`, on {threads} threads. Times are medians. `token at n` is a step of one "
+    "sequence after n tokens, from its token to its logits; `of reading` is the time in which the same threads, in the "
+    "same run, read as many bytes as the weights and the cache have, as a part of the step's time. "
+    f"`{SLOTS} tokens` is a step of {SLOTS} sequences at once. `prompt` is in tokens a second. `first token` is from "
+    "opening the exported library, whose file is in the system's cache, to the first logits, in a fresh process; "
+    "`memory` is the most that this process holds, the file's mapped pages included."
+)
+LLAMA = (
+    "llama.cpp computes with the same file, taking turns; it rounds activations to 8 bits where weights have 8 or 4, "
+    f"which luminal does not. Its time over luminal's (goal: at least {GOAL_DECODE} for a token, {GOAL_PREFILL} for a "
+    "prompt):"
+)
+
+
+def main(
+    only: Annotated[str, typer.Option(help=f"{', '.join(SHAPES)}, with commas between; default: all")] = "",
+    weights: Annotated[str, typer.Option(help=f"{', '.join(llama.KINDS)}, with commas between; default: all")] = "",
+    layers: Annotated[int, typer.Option(min=0, help="layers of each model; 0: as many as it has")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="threads of each")] = 2,
+    runs: Annotated[int, typer.Option(min=3, help="timed runs of each, or as many as last 40 seconds")] = 15,
+    write: Annotated[
+        Path | None, typer.Option(help="add the measurements to those beside this page: docs/benchmarks-llm.md")
+    ] = None,
+) -> None:
+    """Time steps and prompts of language models, beside llama.cpp where llama-cpp-python is installed."""
+    names, kinds = tables.among(only, SHAPES, "--only"), tables.among(weights, llama.KINDS, "--weights")
+    if llama.missing():
+        print(f"without llama.cpp, whose package is missing: {llama.INSTALL}", file=sys.stderr)
+    found, failed = Results(tables.measurements(write)), []
+    pieces = [(name, kind) for name, kind in itertools.product(names, kinds) if holds(name, kind)]
+    work = Work([None] * len(pieces))
+    for name, kind in pieces:
+        work.begin(f"{SHAPES[name][0]}, {kind}")
+        options = {"name": name, "kind": kind, "layers": layers, "threads": threads, "runs": runs}
+        try:
+            found.put(f"{name}/{kind}", apart.run("benchmarks.language", options))
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{name}, {kind}: {error.returncode} from its process")
+        work.end()
+        if write is not None:
+            write.write_text(page(found), encoding="utf-8")
+    measured = {key: value for key, value in read(found).items() if key in pieces}
+    console = Console(width=170)
+    console.print(tables.terminal(HEADINGS, cells(measured)))
+    if beside(measured):
+        console.print(tables.terminal(BESIDE, beside(measured)))
+    for line in failed:
+        print(line, file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def holds(name: str, kind: str) -> bool:
+    """Whether the rows of all matrices are whole blocks of the kind."""
+    columns = {size[1] for size in SHAPES[name][1].matrices().values()}
+    return not any(count % llama.BLOCKS.get(kind, 1) for count in columns)
+
+
+def read(found: Results) -> dict[tuple[str, str], Speed]:
+    """What was measured, by shape and kind of weights, in the order of both."""
+    parts = {(name, kind): found.get(f"{name}/{kind}") for name in SHAPES for kind in llama.KINDS}
+    return {key: Speed(**value) for key, value in parts.items() if value is not None}
+
+
+def reading(speed: Speed, what: str) -> float:
+    """The time of reading what a step needs, as a part of the step's time."""
+    return speed.needed[what] / speed.read / speed.luminal[what][0]
+
+
+def cells(measured: Mapping[tuple[str, str], Speed]) -> list[tuple[str, ...]]:
+    """The cells of a table under ``HEADINGS``."""
+    near, far, batch, prompt = WORK
+    rows = []
+    for (name, kind), speed in measured.items():
+        times = {what: median for what, (median, _) in speed.luminal.items()}
+        rows.append((
+            _title(name, speed), kind, f"{1e3 * times[near]:.3g} ms", f"{reading(speed, near):.0%}",
+            f"{1e3 * times[far]:.3g} ms", f"{reading(speed, far):.0%}", f"{1e3 * times[batch]:.3g} ms",
+            f"{PROMPT / times[prompt]:.3g}/s", f"{1e3 * speed.first:.3g} ms", f"{speed.memory / 2**20:.0f} MiB",
+        ))  # fmt: skip
+    return rows
+
+
+def beside(measured: Mapping[tuple[str, str], Speed]) -> list[tuple[str, ...]]:
+    """The cells of a table under ``BESIDE``."""
+    near, far, _, prompt = WORK
+    return [
+        (_title(name, speed), kind, *(f"{speed.llama[w][0] / speed.luminal[w][0]:.2f}" for w in (near, far, prompt)))
+        for (name, kind), speed in measured.items()
+        if speed.llama
+    ]
+
+
+def _title(name: str, speed: Speed) -> str:
+    title, shape = SHAPES[name]
+    return title if speed.layers == shape.layers else f"{title}, {speed.layers} of {shape.layers} layers"
+
+
+def page(found: Results) -> str:
+    """The page."""
+    measured = read(found)
+    threads = " or ".join(sorted({str(speed.threads) for speed in measured.values()}))
+    lines = ["# Language models", "", ABOUT.format(threads=threads), "", *found.machines, ""]
+    lines += tables.markdown(HEADINGS, cells(measured))
+    near = next(iter(WORK))
+    slow = [(name, kind) for (name, kind), speed in measured.items() if reading(speed, near) < GOAL_READ]
+    short = [f"{SHAPES[name][0]} {kind}" for name, kind in slow]
+    lines += ["", f"Goal: at least {GOAL_READ:.0%} of reading at {PLACES[0]}. Below it: {', '.join(short) or 'none'}."]
+    if beside(measured):
+        versions = " and ".join(sorted({speed.version for speed in measured.values() if speed.version}))
+        lines += ["", "## Beside llama.cpp", "", f"{versions}. {LLAMA}", "", *tables.markdown(BESIDE, beside(measured))]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()
