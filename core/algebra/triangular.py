@@ -211,8 +211,9 @@ class _Parted:
             right = numbers[..., looked, None, None] * rows[..., None, looked, None, :]
             made = columns[..., :, None, :, None] * right
         whole = np.where(np.tri(count, k=-1, dtype=bool)[:, looked, None, None], blocks[..., looked, :, :], 0)
-        info = np.finfo(matrix.factors[0].dtype.numpy)  # what is below its normal numbers has lost digits already
-        near = np.abs(made - whole) <= _ROUNDINGS * float(info.eps) * np.abs(whole) + float(info.tiny)
+        info = np.finfo(matrix.factors[0].dtype.numpy)
+        least = float(info.smallest_subnormal)  # the steps of numbers that are less than normal
+        near = np.abs(made - whole) <= _ROUNDINGS * np.maximum(float(info.eps) * np.abs(whole), least)
         if not near.all():
             return None
         if is_upper:
