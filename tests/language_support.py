@@ -99,6 +99,9 @@ class Bigrams:
         assert 0 <= length <= self.length(slot)
         self.held[slot] = self.held[slot][:length]
 
+    def use_adapter(self, slot: int, number: int | None, strength: float = 1.0) -> None:
+        assert not self.held[slot] and number is None
+
     def fork(self, source: int, target: int) -> None:
         self.held[target] = list(self.held[source])
         self._left[target] = self._left[source]

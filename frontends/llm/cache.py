@@ -30,11 +30,13 @@ BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
 @dataclass(frozen=True)
 class Room:
     """What a library has room for: sequences (``slots``) of ``context`` positions each, of which one call can append up
-    to ``chunk`` to one."""
+    to ``chunk`` to one; and ``adapters`` of up to ``rank``."""
 
     context: int
     slots: int = 1
     chunk: int = 512
+    adapters: int = 0
+    rank: int = 0
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer: a ring holds the window of the first position of a call, and the others of it."""

@@ -171,7 +171,11 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 def kind(checkpoint: Checkpoint) -> str:
     """The name of the family of a checkpoint. Raises UnsupportedError where it is not known."""
-    name = _of_text(checkpoint.config).get("model_type")
+    return _kind(_of_text(checkpoint.config))
+
+
+def _kind(given: Mapping[str, Any]) -> str:
+    name = given.get("model_type")
     if name not in FAMILIES:
         raise UnsupportedError(
             f"the model's type: expected one of {', '.join(FAMILIES)}, found {name!r}{nearest(str(name), FAMILIES)}; "
@@ -182,7 +186,11 @@ def kind(checkpoint: Checkpoint) -> str:
 
 def made_for(checkpoint: Checkpoint) -> int:
     """The most positions that a model was made for."""
-    return Settings(_of_text(checkpoint.config), 0).count("max_position_embeddings", "n_positions")
+    return _made_for(Settings(_of_text(checkpoint.config), 0))
+
+
+def _made_for(settings: Settings) -> int:
+    return settings.count("max_position_embeddings", "n_positions")
 
 
 def read(checkpoint: Checkpoint, context: int, blocks: Kind | None = None) -> tuple[Config, Tensors]:
@@ -197,6 +205,14 @@ def read(checkpoint: Checkpoint, context: int, blocks: Kind | None = None) -> tu
     config = _config(settings, family, made_for(checkpoint))
     tied = settings.flag("tie_word_embeddings", family.tied)
     return config, find(checkpoint, config, family.names, tied, blocks)
+
+
+def described(config: Mapping[str, Any], context: int) -> tuple[Config, Names]:
+    """What a ``config.json`` says that a model computes, and where its tensors lie. Raises as ``read`` does."""
+    given = _of_text(config)
+    family = FAMILIES[_kind(given)]
+    settings = Settings(given, context)
+    return _config(settings, family, _made_for(settings)), family.names
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:

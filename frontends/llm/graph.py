@@ -7,6 +7,7 @@
 ``sample``    a token of each slot, chosen by what the last one left
 ``read``      what the cache holds of a slot, and its logits
 ``write``     the same into a slot
+``adapt``     an adapter's matrices into a place of those that there is room for, if any
 ==========    ================================================================================================
 
 The caller knows the length of each sequence. It says by the shapes of inputs, of which nothing else is read, which slot
@@ -33,6 +34,7 @@ from luminal.core.movement import reshape, squeeze, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import bool_, f32, i64, u8
 from luminal.frontends.llm import sampling
+from luminal.frontends.llm.adapters import Adapters, Chosen
 from luminal.frontends.llm.cache import BLOCK, Cache, Call, Room, blocks, empty, first, last
 from luminal.frontends.llm.config import Activation, Attention, Config, Experts, Feed, Norm, Rotary
 from luminal.frontends.llm.tensors import Tensors
@@ -55,6 +57,7 @@ def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str,
         "sample": decoder.sample(),
         "read": decoder.read(),
         "write": decoder.write(),
+        **({"adapt": decoder.adapt()} if room.adapters else {}),
     }
 
 
@@ -65,6 +68,7 @@ class Decoder:
         self.name, self.config, self.tensors, self.room = name, config, tensors, room
         self.caches = [Cache(number, layer.attention, room) for number, layer in enumerate(config.layers)]
         self.states = [state for cached in self.caches for state in (cached.keys, cached.values)]
+        self.adapters = Adapters(config, room)
         self.logits = empty("logits", (room.slots + 1, config.vocabulary))
         self._turns: dict[Rotary, tuple[Node, Node]] = {}
 
@@ -72,23 +76,27 @@ class Decoder:
 
     def step(self, batch: Int, length: Int) -> Graph:
         """``length`` tokens for each of ``batch`` slots. ``tokens`` are ``int64[batch, length]``, ``positions
-        int64[batch]`` those of the first of them; a slot with a negative one is left alone."""
+        int64[batch]`` those of the first of them; a slot with a negative one is left alone. Where there is room for
+        adapters, ``adapters int64[batch]`` and ``strengths float32[batch]`` choose them."""
         tokens, start = ir.input_("tokens", (batch, length), i64), ir.input_("positions", (batch,), i64)
         at = unsqueeze(maximum(start, 0), [1]) + iota(length)
         call = Call(self.room, first(self.room), batch, length, at, less(-1, start))
+        chosen = Chosen.given(batch) if self.room.adapters else None
         x = embedding(self.tensors["embedding.weight"], tokens)
         x = x if self.config.embedding_factor == 1 else x * self.config.embedding_factor
         if self.config.learned_positions:
             x = x + embedding(self.tensors["positions.weight"], at)
         left: dict[State, Node] = {}
         for number in range(len(self.config.layers)):
-            x = self._layer(number, x, call, left)
+            x = self._layer(number, x, call, chosen, left)
         scores = self._linear("head", self._norm("norm", last(x, 1), self.config.norm))
         if self.config.cap:
             scores = tanh(scores / self.config.cap) * self.config.cap
         row = select(call.active, call.slot(), self.room.slots)
         left[self.logits] = ir.scatter(self.logits.input, row, scores, 0)
-        return self._graph((tokens, start), (), left)
+        left |= {state: state.input for state in self.adapters.all()}
+        choices = () if chosen is None else (chosen.number, chosen.strength)
+        return self._graph((tokens, start, *choices), (), left)
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
@@ -133,6 +141,13 @@ class Decoder:
         left[self.logits] = ir.scatter(self.logits.input, slot, unsqueeze(scores, [0]), 0)
         return self._graph((*given, scores), (), left)
 
+    def adapt(self) -> Graph:
+        """The matrices of an adapter into the place ``number int64[1]``."""
+        number, given = ir.input_("number", (1,), i64), self.adapters.given()
+        left = {state: ir.scatter(state.input, number, unsqueeze(node, [0]), 0) for state, node in given.items()}
+        nodes = (number, *given.values(), *(state.input for state in left))
+        return Graph(self.name, nodes, tuple((state.output, node) for state, node in left.items()), states=tuple(left))
+
     def _kept(self) -> Node:
         shape = (self.config.vocabulary,)
         return ir.view(self.logits.input, shape, [first(self.room), *ir.axes(shape)])
@@ -150,22 +165,22 @@ class Decoder:
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 
-    def _layer(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
+    def _layer(self, number: int, x: Node, call: Call, chosen: Chosen | None, left: dict[State, Node]) -> Node:
         """``x [batch, length, width]`` after one layer; ``left`` gets what it leaves in its cache."""
         layer, name = self.config.layers[number], f"layers.{number}."
 
         def after(role: str, added: Node) -> Node:
             return self._norm(f"{name}{role}_after", added, layer.norm) if layer.norms_after else added
 
-        x = x + after("norm", self._attention(number, self._norm(f"{name}norm", x, layer.norm), call, left))
+        x = x + after("norm", self._attention(number, self._norm(f"{name}norm", x, layer.norm), call, chosen, left))
         seen = self._norm(f"{name}network_norm", x, layer.norm)
-        return x + after("network_norm", self._network(name, seen, layer.network))
+        return x + after("network_norm", self._network(name, seen, layer.network, chosen))
 
-    def _attention(self, number: int, x: Node, call: Call, left: dict[State, Node]) -> Node:
+    def _attention(self, number: int, x: Node, call: Call, chosen: Chosen | None, left: dict[State, Node]) -> Node:
         cached, attention, name = self.caches[number], self.config.layers[number].attention, f"layers.{number}."
-        query = self._heads(f"{name}query", x, attention.heads, attention, call)
-        key = self._heads(f"{name}key", x, attention.kv_heads, attention, call)
-        value = self._split(f"{name}value", x, attention.kv_heads, attention)
+        query = self._heads(f"{name}query", x, attention.heads, attention, call, chosen)
+        key = self._heads(f"{name}key", x, attention.kv_heads, attention, call, chosen)
+        value = self._split(f"{name}value", x, attention.kv_heads, attention, chosen)
         keys, values = cached.put(call, key, value, cached.row(call.at))
         left[cached.keys], left[cached.values] = keys, values
         keys, values = cached.get(call.first, call.batch, keys, values)
@@ -174,11 +189,11 @@ class Decoder:
             scale=attention.scale, enable_gqa=True, softcap=attention.cap,
         )  # fmt: skip
         joined = reshape(transpose(seen, 1, 2), [call.batch, call.length, attention.heads * attention.head_size])
-        return self._linear(f"{name}out", joined)
+        return self._linear(f"{name}out", joined, chosen)
 
-    def _heads(self, role: str, x: Node, heads: int, attention: Attention, call: Call) -> Node:
+    def _heads(self, role: str, x: Node, heads: int, attention: Attention, call: Call, chosen: Chosen | None) -> Node:
         """Queries or keys ``[batch, heads, length, head size]``, normed and turned by their positions."""
-        found = self._split(role, x, heads, attention)
+        found = self._split(role, x, heads, attention, chosen)
         if attention.norm is not None:
             found = self._norm(f"{role}_norm", found, attention.norm)
         if attention.rotary is None:
@@ -191,13 +206,13 @@ class Decoder:
             self._turns[rotary] = angles(rotary, self.room.context)
         return self._turns[rotary]
 
-    def _split(self, role: str, x: Node, heads: int, attention: Attention) -> Node:
-        found = self._linear(role, x)
+    def _split(self, role: str, x: Node, heads: int, attention: Attention, chosen: Chosen | None) -> Node:
+        found = self._linear(role, x, chosen)
         return transpose(reshape(found, [*x.shape[:2], heads, attention.head_size]), 1, 2)
 
-    def _network(self, name: str, x: Node, network: Feed | Experts) -> Node:
+    def _network(self, name: str, x: Node, network: Feed | Experts, adapters: Chosen | None) -> Node:
         if isinstance(network, Feed):
-            return self._feed(name, x, network)
+            return self._feed(name, x, network, adapters)
         rows = reshape(x, [x.shape[0] * x.shape[1], self.config.width])
         chosen, shares = experts.routes(self._linear(f"{name}router", rows), network.chosen, network.normalised)
 
@@ -212,19 +227,21 @@ class Decoder:
             inner = gated(network.network.activation, [matmul(given, matrix) for matrix in into])
             return matmul(inner, down)
 
-        found = experts.mixture(rows, chosen, shares, each, network.count)
+        found = reshape(experts.mixture(rows, chosen, shares, each, network.count), x.shape)
         if network.shared is not None:
-            share = activation.sigmoid(self._linear(f"{name}shared_router", rows))
-            found = found + share * self._feed(f"{name}shared.", rows, network.shared)
-        return reshape(found, x.shape)
+            share = activation.sigmoid(self._linear(f"{name}shared_router", x))
+            found = found + share * self._feed(f"{name}shared.", x, network.shared, adapters)
+        return found
 
-    def _feed(self, name: str, x: Node, network: Feed) -> Node:
+    def _feed(self, name: str, x: Node, network: Feed, chosen: Chosen | None) -> Node:
         roles = ("gate", "up") if network.gated else ("up",)
-        inner = gated(network.activation, [self._linear(name + role, x) for role in roles])
-        return self._linear(f"{name}down", inner)
+        inner = gated(network.activation, [self._linear(name + role, x, chosen) for role in roles])
+        return self._linear(f"{name}down", inner, chosen)
 
-    def _linear(self, role: str, x: Node) -> Node:
-        return linear(x, self.tensors[f"{role}.weight"], self.tensors.get(f"{role}.bias"))
+    def _linear(self, role: str, x: Node, chosen: Chosen | None = None) -> Node:
+        found = linear(x, self.tensors[f"{role}.weight"], self.tensors.get(f"{role}.bias"))
+        added = self.adapters.added(role, x, chosen)
+        return found if added is None else found + added
 
     def _norm(self, role: str, x: Node, norm: Norm) -> Node:
         """A norm over the last axis."""

@@ -41,6 +41,7 @@ System = Annotated[str | None, typer.Option(help="what the model is told before 
 Context = Annotated[int | None, typer.Option(min=1, help="of a checkpoint: tokens that there is room for")]
 Weights = Annotated[str | None, typer.Option(help="of a checkpoint: what weights are rounded to")]
 Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
+Adapter = Annotated[Path | None, typer.Option(help="a folder with an adapter (LoRA), as PEFT writes it")]
 Target = Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)]
 
 
@@ -51,11 +52,12 @@ def add(app: typer.Typer) -> None:
 
 
 def _opened(
-    model: Path, context: int | None, weights: str | None, threads: int, target: str, slots: int | None = None
-) -> LanguageModel:
+    model: Path, context: int | None, weights: str | None, threads: int, target: str, slots: int | None = None,
+    adapters: Sequence[Path] = (),
+) -> LanguageModel:  # fmt: skip
     with Display(err) as display:
         return opening.language_model(
-            model, context=context, weights=weights, slots=slots, threads=threads, target=target,
+            model, context=context, weights=weights, slots=slots, threads=threads, target=target, adapters=adapters,
             progress=display.report,
         )  # fmt: skip
 
@@ -80,13 +82,14 @@ def generate(
     weights: Weights = None,
     target: Target = "host",
     threads: Threads = 0,
+    adapter: Adapter = None,
 ) -> None:
     """Generate text with a language model; it is written as it comes."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
     constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
-    asked = Options(max_tokens, sampling, tuple(stop or ()), constraint=constraint)
+    asked = Options(max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter))
     given = sys.stdin.read() if prompt == "-" else prompt
-    lm = _opened(model, context, weights, threads, target)
+    lm = _adapted(model, context, weights, threads, target, adapter)
     if raw and system is not None:
         raise InputError("--system: a prompt as it is has no place for it: leave out --raw")
     if not raw and system is not None and not lm.tokenizer.template:
@@ -110,11 +113,12 @@ def chat(
     weights: Weights = None,
     target: Target = "host",
     threads: Threads = 0,
+    adapter: Adapter = None,
 ) -> None:
     """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
-    asked = Options(max_tokens, sampling, tuple(stop or ()))
-    lm = _opened(model, context, weights, threads, target)
+    asked = Options(max_tokens, sampling, tuple(stop or ()), adapter=_number(adapter))
+    lm = _adapted(model, context, weights, threads, target, adapter)
     messages = _told(system)
     for line in _lines():
         if not line.strip():
@@ -129,6 +133,20 @@ def chat(
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
             continue
         messages.append({"role": "assistant", "content": answer})
+
+
+def _number(adapter: Path | None) -> int | None:
+    return None if adapter is None else 0
+
+
+def _adapted(
+    model: Path, context: int | None, weights: str | None, threads: int, target: str, adapter: Path | None
+) -> LanguageModel:
+    """The model, with the adapter in its first place if there is one."""
+    lm = _opened(model, context, weights, threads, target, adapters=() if adapter is None else (adapter,))
+    if adapter is not None:
+        lm.load_adapter(0, adapter)
+    return lm
 
 
 def _told(system: str | None) -> list[dict[str, str]]:
@@ -189,6 +207,9 @@ def serve(
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8 << 20,
     max_seconds: Annotated[float, typer.Option(min=0.001, help="time of a request")] = 600.0,
+    adapter: Annotated[
+        list[str] | None, typer.Option(help="NAME=FOLDER: an adapter (LoRA), a model of its own; may be repeated")
+    ] = None,
     context: Context = None,
     weights: Weights = None,
     target: Target = "host",
@@ -201,11 +222,25 @@ def serve(
     if len(model) > 1 and len(plain) < len(model):
         raise InputError("serve: expected one language model, or exported folders of other models alone, found both")
     limits = serving.Limits(body=max_body, prompt=max_prompt, waiting=max_waiting, seconds=max_seconds)
+    adapters = _named(adapter or [])
     if plain:
+        if adapters:
+            raise InputError("--adapter: expected a language model, found another")
         if name is not None and len(plain) > 1:
             raise InputError(f"--name: expected one model, found {len(plain)}")
         app = serving.plain_models(plain, name, threads, limits)
     else:
-        lm = _opened(model[0], context, weights, threads, target, slots)
-        app = serving.application(lm, name or opening.name_of(model[0]), limits)
+        lm = _opened(model[0], context, weights, threads, target, slots, list(adapters.values()))
+        app = serving.application(lm, name or opening.name_of(model[0]), limits, adapters)
     serving.run(app, host, port, lambda where: err.print(f"listening at {where}", highlight=False))
+
+
+def _named(given: Sequence[str]) -> dict[str, Path]:
+    """Folders by their names, of texts NAME=FOLDER."""
+    found = {}
+    for text_ in given:
+        name, between, folder = text_.partition("=")
+        if not (name and between and folder) or name in found:
+            raise InputError(f"--adapter: expected NAME=FOLDER, each name once, found {text_!r}")
+        found[name] = Path(folder)
+    return found

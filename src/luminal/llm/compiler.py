@@ -16,6 +16,7 @@ from luminal.core.errors import InputError, ModelError
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
 from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors, stored
+from luminal.frontends.llm.adapters import MOST_RANK
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Checkpoint
 from luminal.llm import gguf_vocabulary
@@ -24,6 +25,7 @@ from luminal.module import Module
 from luminal.progress import Progress
 
 _CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
+_MOST_ADAPTERS = 4096
 
 
 def compile(
@@ -33,6 +35,8 @@ def compile(
     context: int | None = None,
     slots: int = 1,
     chunk: int | None = None,
+    adapters: int = 0,
+    rank: int = 16,
     target: str | Target = "host",
     precision: str | None = None,
     name: str | None = None,
@@ -48,7 +52,8 @@ def compile(
     or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those that are in blocks stay as they are.
     ``context`` is the most tokens of a sequence: 4096, unless another number is given, or what the model was made for
     if that is less. There is room for ``slots`` sequences at a time; a prompt is read in parts of up to ``chunk``
-    tokens. The other arguments are those of ``luminal.compile``.
+    tokens. There is room for ``adapters`` (LoRA) of up to ``rank``, which can be loaded and changed later. The other
+    arguments are those of ``luminal.compile``.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
@@ -65,7 +70,11 @@ def compile(
     config, tensors = families.read(found, context, kind)
     if config.learned_positions and context > made_for:
         raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
-    room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk))
+    for what, size, most in (("adapters", adapters, _MOST_ADAPTERS), ("rank", rank, MOST_RANK)):
+        least = 0 if what == "adapters" else 1
+        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
+            raise InputError(f"{what}: expected a number from {least} to {most}, found {size!r}")
+    room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk), adapters, rank if adapters else 0)
     called = interface.library_name(families.kind(found)) if name is None else name
     graphs = {
         entry: replace(made, approximations=tensors.approximations(made))

@@ -45,6 +45,10 @@ class Engine(Protocol):
         the next ``prefill`` or ``decode``. Raises InputError where a window's ring has lost what is needed."""
         ...
 
+    def use_adapter(self, slot: int, number: int | None, strength: float = 1.0) -> None:
+        """Compute the sequence of an empty slot with an adapter, or without. Raises InputError where there is none."""
+        ...
+
     def fork(self, source: int, target: int) -> None:
         """Let ``target`` hold what ``source`` holds, logits included."""
         ...

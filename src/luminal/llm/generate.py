@@ -30,7 +30,8 @@ _WORTH = 32  # tokens that another slot has to have more of, to be copied from
 class Options:
     """What is asked of one answer. ``max_tokens`` None: as many as there is room for. ``stop`` are texts before which
     it ends. ``logprobs`` asks for the logarithms of the probabilities of each token and of so many likeliest ones.
-    ``special`` shows special tokens. With ``endless``, tokens that end an answer do not."""
+    ``special`` shows special tokens. With ``endless``, tokens that end an answer do not. ``adapter`` is the number of
+    the one that it is computed with, in its ``strength``."""
 
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
@@ -39,6 +40,8 @@ class Options:
     constraint: Constraint | None = None
     special: bool = False
     endless: bool = False
+    adapter: int | None = None
+    strength: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -123,9 +126,11 @@ class Scheduler:
         self.engine, self.tokenizer = engine, tokenizer
         self._grammars = Grammars(tokenizer, engine.vocabulary)
         self._held: list[list[int]] = [[] for _ in range(engine.slots)]
+        self._adapted: list[tuple[int | None, float]] = [(None, 1.0)] * engine.slots  # what each is computed with
         for slot in range(engine.slots):
             if engine.length(slot):
                 engine.rewind(slot, 0)
+            engine.use_adapter(slot, None)
         self._answers: dict[int, Answer] = {}
         self._waiting: dict[int, list[int]] = {}  # by slot, what is not in it of its prompt, in order of arrival
         self._next: dict[int, int] = {}  # by slot, the token that was drawn last
@@ -148,16 +153,25 @@ class Scheduler:
 
     def add(self, answer: Answer) -> None:
         """Let an answer be made in a free slot, of which there must be one."""
-        known = {slot: _common(held, answer.prompt) for slot, held in enumerate(self._held)}
+        adapted = answer.options.adapter, answer.options.strength
+        known = {
+            slot: min(_common(held, answer.prompt), self.engine.length(slot)) if self._adapted[slot] == adapted else 0
+            for slot, held in enumerate(self._held)
+        }
         free = [slot for slot in known if slot not in self._answers]
         # Of slots that hold as much, the one that holds least besides.
         slot = max(free, key=lambda slot: (known[slot], -len(self._held[slot])))
         source = max(known, key=lambda slot: known[slot])
         if known[source] >= known[slot] + _WORTH:
             self.engine.fork(source, slot)
-            self._held[slot] = list(self._held[source])
+            self._held[slot], self._adapted[slot] = list(self._held[source]), adapted
+        elif self._adapted[slot] != adapted:
+            self._rewound(slot, 0)
+            self.engine.use_adapter(slot, *adapted)
+            self._adapted[slot] = adapted
         # The logits after the prompt are those of its last token, which goes in again.
-        answer.reused = self._rewound(slot, min(_common(self._held[slot], answer.prompt), len(answer.prompt) - 1))
+        held = min(_common(self._held[slot], answer.prompt), self.engine.length(slot))
+        answer.reused = self._rewound(slot, min(held, len(answer.prompt) - 1))
         self._answers[slot] = answer
         self._waiting[slot] = answer.prompt[answer.reused :]
 
@@ -169,7 +183,7 @@ class Scheduler:
             except InputError:
                 length = 0
                 self.engine.rewind(slot, 0)
-            del self._held[slot][length:]
+        del self._held[slot][length:]
         return length
 
     def remove(self, answer: Answer) -> None:
@@ -297,14 +311,14 @@ class Generator:
         self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], *, stream: bool = False,
         max_tokens: int | None = None, stop: str | Sequence[str] = (), logprobs: int | None = None,
         json_schema: Any = None, regex: str | None = None, grammar: str | None = None, special: bool = False,
-        sampling: Sampling | None = None, **settings: Any,
+        adapter: int | None = None, strength: float = 1.0, sampling: Sampling | None = None, **settings: Any,
     ) -> str | Iterator[Piece]:  # fmt: skip
         """The text that follows ``prompt``, a text, tokens or messages; with ``stream`` its pieces as they come.
 
         ``settings`` are those of ``Sampling``, as ``temperature``. The answer ends with a token that the model ends
         answers with, before one of the texts ``stop``, after ``max_tokens``, or where the context is full. One of
-        ``json_schema``, ``regex`` and ``grammar`` says what it has to be (``pip install 'luminal[grammar]'``). Raises
-        InputError for what does not fit.
+        ``json_schema``, ``regex`` and ``grammar`` says what it has to be (``pip install 'luminal[grammar]'``).
+        ``adapter`` is the number of one that is loaded. Raises InputError for what does not fit.
         """
         if sampling is not None and settings:
             raise InputError(f"expected either sampling or its settings, found both: {', '.join(settings)}")
@@ -315,7 +329,7 @@ class Generator:
             )
         options = Options(
             max_tokens, sampling or Sampling(**settings), (stop,) if isinstance(stop, str) else tuple(stop), logprobs,
-            Constraint.of(json_schema, regex, grammar), special,
+            Constraint.of(json_schema, regex, grammar), special, adapter=adapter, strength=strength,
         )  # fmt: skip
         pieces = self.stream(prompt, options)
         return pieces if stream else "".join(piece.text for piece in pieces)

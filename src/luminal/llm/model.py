@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from luminal import destination
 from luminal import module as modules
 from luminal.core.data import Array
 from luminal.core.errors import ArtifactError, InputError
+from luminal.frontends.llm import adapters
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.config import Config
+from luminal.frontends.llm.files import json_object
 from luminal.llm import tokens as texts
 from luminal.llm.generate import Generator
 from luminal.llm.sampling import Sampler, Slots
@@ -71,11 +74,13 @@ class Shape:
 @dataclass
 class Slot:
     """A sequence: its ``length``, up to where rows were ``written`` since it was empty, and whether the kept logits are
-    those of its last token."""
+    those of its last token. It is computed with an ``adapter``, -1 for none, of a ``strength``."""
 
     length: int = 0
     written: int = 0
     fresh: bool = False
+    adapter: int = -1
+    strength: float = 0.0
 
 
 class LanguageModel:
@@ -86,6 +91,7 @@ class LanguageModel:
         self.module = module
         self.shape = shape
         self.files = dict(files or {})
+        self._loaded: dict[int, dict[str, Array]] = {}  # the inputs that put each adapter into its place
         self._slots = [Slot() for _ in range(shape.room.slots)]
         self._entries = {name: module[name] for name in module.entries}
         longest = max(shape.room.slots, *(rows // BLOCK for rows in shape.rows()))
@@ -143,7 +149,8 @@ class LanguageModel:
             part = given[start : start + self.shape.room.chunk]
             sizes = self._sizes("prefill", slot, found.length + len(part))
             positions = np.array([found.length], np.int64)
-            self._entries["prefill"].run({"tokens": part[None], "positions": positions, **sizes})
+            chosen = self._chosen([found])
+            self._entries["prefill"].run({"tokens": part[None], "positions": positions, **chosen, **sizes})
             self._append(found, len(part))
 
     def decode(self, tokens: Mapping[int, int]) -> None:
@@ -158,7 +165,8 @@ class LanguageModel:
         for slot, token in zip(tokens, self._tokens(list(tokens.values())), strict=True):
             given[slot - first], positions[slot - first] = token, self._slots[slot].length
         sizes = self._sizes("decode", first, max(self._slots[slot].length for slot in tokens) + 1)
-        self._entries["decode"].run({"tokens": given, "positions": positions, **sizes})
+        chosen = self._chosen(self._slots[first : first + count])
+        self._entries["decode"].run({"tokens": given, "positions": positions, **chosen, **sizes})
         for slot in tokens:
             self._append(self._slots[slot], 1)
 
@@ -176,6 +184,64 @@ class LanguageModel:
             self._check_fresh(slot)
         tokens = self._entries["sample"].run(self._settings.filled(settings))["token"]
         return {slot: int(tokens[slot]) for slot in settings}
+
+    # ---- adapters ----------------------------------------------------------------------------------------------------
+
+    @property
+    def adapters(self) -> int:
+        """The number of adapters that there is room for."""
+        return self.shape.room.adapters
+
+    def load_adapter(self, number: int, folder: str | Path) -> None:
+        """Put the adapter (LoRA) in a folder that PEFT has written into place ``number`` of those that there is room
+        for, instead of what is there; slots that use that are emptied.
+
+        Raises InputError where there is no such place, ModelError for a folder that is damaged or for another model,
+        UnsupportedError for a kind of adapter that is not supported; then the place keeps what it has.
+        """
+        self._check_adapter(number)
+        config = json_object(self.files.get("config.json", b"{}"), "config.json of the library")
+        found = adapters.read(Path(folder), config, self.context, self.shape.room.rank)
+        entry = next(entry for entry in self.module.interface.entries if entry.name == "adapt")
+        given: dict[str, Array] = {"number": np.array([number], np.int64)}
+        for spec in entry.inputs[1:]:
+            role, _, part = spec.name.removesuffix("_new").rpartition(".lora_")
+            pair = found.get(role)
+            given[spec.name] = np.zeros(spec.shape, np.float32) if pair is None else pair["ab".index(part)]
+        self._entries["adapt"].run(given)
+        self._loaded[number] = given
+        for slot, used in enumerate(self._slots):
+            if used.adapter == number:
+                self.rewind(slot, 0)
+
+    def use_adapter(self, slot: int, number: int | None, strength: float = 1.0) -> None:
+        """Compute an empty slot's sequence with an adapter, whose effect is multiplied by ``strength``; None: without.
+        Raises InputError where the slot has tokens, which were computed otherwise, or the place has no adapter."""
+        found = self._slot(slot)
+        if number is not None:
+            self._check_adapter(number)
+            if number not in self._loaded:
+                raise InputError(f"there is no adapter in place {number}: load one")
+        if found.length:
+            raise InputError(f"slot {slot}: expected no tokens where its adapter is set, found {found.length}: rewind")
+        if isinstance(strength, bool) or not isinstance(strength, int | float) or not math.isfinite(strength):
+            raise InputError(f"strength: expected a number, found {strength!r}")
+        found.adapter, found.strength = (-1, 0.0) if number is None else (number, float(strength))
+
+    def _check_adapter(self, number: int) -> None:
+        if not self.adapters:
+            raise InputError("the model has no room for adapters: compile it with adapters=, the number of them")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < self.adapters:
+            raise InputError(f"expected an adapter of 0 to {self.adapters - 1}, found {number!r}")
+
+    def _chosen(self, slots: Sequence[Slot]) -> dict[str, Array]:
+        """The inputs that say which adapters a call uses."""
+        if not self.adapters:
+            return {}
+        return {
+            "adapters": np.array([slot.adapter for slot in slots], np.int64),
+            "strengths": np.array([slot.strength for slot in slots], np.float32),
+        }
 
     # ---- sequences ---------------------------------------------------------------------------------------------------
 
@@ -199,14 +265,16 @@ class LanguageModel:
 
     def fork(self, source: int, target: int) -> None:
         """Let ``target`` hold what ``source`` holds, logits included. Its rows are copied."""
-        found, into = self._slot(source), self._slot(target)
+        found, _ = self._slot(source), self._slot(target)
         if source != target:
             self._write(target, self._read(source), found.length)
-            into.length, into.written, into.fresh = found.length, found.written, found.fresh
+            self._slots[target] = replace(found)
 
     def reset(self) -> None:
         """Empty all slots, and what is left of NaN in their rows."""
         self.module.reset()
+        for given in self._loaded.values():  # a reset takes them away, too
+            self._entries["adapt"].run(given)
         for slot in range(self.slots):
             self.rewind(slot, 0)
 
@@ -261,6 +329,8 @@ class LanguageModel:
         """The arrays of one slot, checked."""
         lengths = (found.length, found.written)
         whole = all(type(n) is int for n in lengths) and 0 <= found.length <= found.written <= self.context
+        whole = whole and type(found.adapter) is int and -1 <= found.adapter < max(1, self.adapters)
+        whole = whole and type(found.strength) is float and math.isfinite(found.strength)
         if not (whole and type(found.fresh) is bool and 0 <= slot < self.slots):
             raise ArtifactError(f"{where} has a slot {slot} that is none of this model's: {found}")
         parts = {spec.name: arrays.get(f"{slot}.{spec.name}") for spec in self._outputs}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from luminal.core.errors import InputError
+from luminal.frontends.llm.adapters import rank
 from luminal.llm import compiler, model
 from luminal.llm.model import LanguageModel
 from luminal.progress import Progress
@@ -25,16 +27,19 @@ def name_of(path: Path) -> str:
 
 def language_model(
     path: Path, *, context: int | None = None, weights: str | None = None, slots: int | None = None, threads: int = 0,
-    target: str = "host", progress: Progress | None = None,
+    target: str = "host", adapters: Sequence[Path] = (), progress: Progress | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model at ``path``: an exported folder, or a checkpoint, for which alone ``context``, ``weights``,
-    ``slots`` and ``target`` are. Raises InputError where they are given for another, or there is nothing."""
+    ``slots`` and ``target`` are; it is compiled with room for ``adapters``. Raises InputError where they are given for
+    another, or there is nothing."""
     if not path.exists():
         raise InputError(f"no model at {str(path)!r}")
     if is_plain(path):
         raise InputError(f"{str(path)!r} holds a model that is no language model: it can be run, or served")
     if not (path / model.DESCRIPTION).is_file():
         options: dict[str, Any] = {"context": context, "weights": weights, "slots": slots or 1, "target": target}
+        if adapters:
+            options |= {"adapters": len(adapters), "rank": max(map(rank, adapters))}
         return compiler.compile(path, **options, threads=threads, progress=progress)
     given = {"context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target}
     wrong = [name for name, value in given.items() if value is not None]

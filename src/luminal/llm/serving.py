@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,17 @@ _HEADERS = 64 << 10  # bytes of a request's head
 _IDLE = 10  # seconds that a connection without a request stays, or the head of one may take
 
 
-def application(lm: LanguageModel, name: str, limits: Limits | None = None) -> Any:
-    """The server of a language model with a tokenizer, which owns it from then on."""
-    return app.language_model(name, lm, lm.tokenizer, limits)
+def application(
+    lm: LanguageModel, name: str, limits: Limits | None = None, adapters: Mapping[str, Path] | None = None
+) -> Any:
+    """The server of a language model with a tokenizer, which owns it from then on; ``adapters`` are folders by what
+    clients call the model with each. Raises as ``LanguageModel.load_adapter`` does."""
+    given = dict(adapters or {})
+    if name in given:
+        raise InputError(f"expected an adapter of another name than the model's, found {name!r}")
+    for number, folder in enumerate(given.values()):
+        lm.load_adapter(number, folder)
+    return app.language_model(name, lm, lm.tokenizer, limits, list(given))
 
 
 def plain_models(folders: Sequence[Path], name: str | None, threads: int, limits: Limits | None = None) -> Any:

@@ -53,13 +53,14 @@ class Counted:
 
 
 def language_model(
-    name: str, engine: Engine, tokenizer: Tokenizer, limits: Limits | None = None, more: Sequence[Route] = ()
+    name: str, engine: Engine, tokenizer: Tokenizer, limits: Limits | None = None, adapters: Sequence[str] = ()
 ) -> Starlette:
     """A server of one language model, which owns the engine from its start to its stop. Stopping it, it makes the
-    answers that are asked for."""
+    answers that are asked for. ``adapters`` are what clients call the model with each of those that are loaded."""
     limits, metrics = limits or Limits(), Metrics()
     worker = Worker(Scheduler(engine, tokenizer), limits.waiting, metrics)
-    routes = [*OpenAI(name, worker, tokenizer, limits).routes(), *more]
+    names = {name: None, **{other: number for number, other in enumerate(adapters)}}
+    routes = OpenAI(names, worker, tokenizer, limits).routes()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -69,7 +70,7 @@ def language_model(
         finally:
             await run_in_threadpool(worker.stop)
 
-    return application([name], routes, metrics, lambda: worker.problem, lifespan)
+    return application(list(names), routes, metrics, lambda: worker.problem, lifespan)
 
 
 def application(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -53,10 +53,11 @@ class Job:
 
 
 class OpenAI:
-    """The routes for one model, called ``name``."""
+    """The routes for one model. It has a name for each way in which it may be computed: with an adapter, whose number
+    ``names`` has, or without. The first is what requests mean that name none."""
 
-    def __init__(self, name: str, worker: Worker, tokenizer: Tokenizer, limits: Limits) -> None:
-        self.name, self._worker, self._tokenizer, self._limits = name, worker, tokenizer, limits
+    def __init__(self, names: Mapping[str, int | None], worker: Worker, tokenizer: Tokenizer, limits: Limits) -> None:
+        self._names, self._worker, self._tokenizer, self._limits = names, worker, tokenizer, limits
 
     def routes(self) -> list[Route]:
         return [
@@ -125,12 +126,13 @@ class OpenAI:
         echo: bool,
     ) -> Job:  # fmt: skip
         model = fields.text("model")
-        if model is not None and model != self.name:
-            message = f"there is no model {model!r}: there is {self.name!r}"
+        model = next(iter(self._names)) if model is None else model
+        if model not in self._names:
+            message = f"there is no model {model!r}: there is {', '.join(map(repr, self._names))}"
             raise RefusedError(404, message, param="model", code="model_not_found")
         if most is not None and most < 1:
             raise fields.wrong("max_tokens", "1 or more", most)
-        options = asked.options(fields, most, logprobs, self._limits)
+        options = replace(asked.options(fields, most, logprobs, self._limits), adapter=self._names[model])
         choices = asked.choices(fields, self._limits)
         stream = fields.flag("stream")
         usage = fields.any("stream_options", {})
@@ -144,7 +146,7 @@ class OpenAI:
         identity = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{secrets.token_hex(12)}"
         created = int(time.time())
         with_usage = usage.get("include_usage") is True
-        return Job(kind, prompts, choices, options, echo, stream, with_usage, identity, created, self.name)
+        return Job(kind, prompts, choices, options, echo, stream, with_usage, identity, created, model)
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
