@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,10 @@ from luminal.tuning.records import Measured, Records
 from luminal.tuning.workers import Cluster, Facts, LostError, RemoteBench
 
 WITHOUT = "measuring on other machines needs the package ray (the extra 'ray')"
+# How long Ray waits before it takes a process to be lost that is only slow, on a machine that does much else. One that
+# has ended is known to be lost at once.
+PATIENT = {"RAY_health_check_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "600"}
+START = 300.0  # seconds in which a node starts
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +51,12 @@ class Machines:
     def __init__(self, records: Path) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
+        class Patient(Nodes):  # type: ignore[misc]
+            def _wait_for_node(self, node: Any, timeout: float = START) -> None:
+                super()._wait_for_node(node, timeout)
+
         self.records = records  # of the workers
-        self.nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.nodes = Patient(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self.workers = [self.add(), self.add()]
 
     @property
@@ -65,12 +74,33 @@ class Machines:
         self.nodes.remove_node(self.workers.pop(number), allow_graceful=False)
 
 
+def patiently(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """``get_node`` of Ray, which waits for a node that is about to be there: one that starts asks for half a minute."""
+
+    def waiting(*arguments: Any) -> Any:
+        end = time.monotonic() + START
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    return waiting
+
+
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(workers._BEYOND_LOOPBACK, "0")
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))  # of the workers
+        for name, text in PATIENT.items():
+            patch.setenv(name, text)
         pytest.importorskip("ray", reason=WITHOUT)
+        from ray._private import services
+
+        patch.setattr(services, "get_node", patiently(services.get_node))
         found = Machines(tmp_path_factory.mktemp("workers") / "records")
         yield found
         found.nodes.shutdown()
@@ -102,7 +132,7 @@ def rows() -> dict[str, list[Measured]]:
 
 def test_workers_measure_and_compiling_takes_what_they_found(machines: Machines) -> None:
     graph = several()
-    (outcome,) = luminal.tune(graph, budget=240, threads=1, workers=machines.address)
+    (outcome,) = luminal.tune(graph, budget=math.inf, threads=1, workers=machines.address)
     assert outcome.new == len(outcome.answers) > 3 and not outcome.left and not outcome.more
     found = rows()
     # What is asked of a tile depends on the tile that was the fastest.
@@ -117,23 +147,30 @@ def test_workers_measure_and_compiling_takes_what_they_found(machines: Machines)
     # The workers have them too.
     assert Records(machines.records).latest(records.machine(targets.parse("host", threads=1), 1)) == found
     # It is this machine, so a search here finds everything known.
-    again = luminal.tune(graph, budget=60, threads=1)
+    again = luminal.tune(graph, budget=math.inf, threads=1)
     assert isinstance(again, Outcome) and again.known == outcome.new and not again.new
 
 
-def busy(seconds: float) -> tuple[str, float, float]:
+def busy(seconds: float, folder: str = "", others: int = 0) -> tuple[str, float, float]:
+    """Where it ran, and when: for so many seconds, and until as many ``others`` have begun, which say so in
+    ``folder``."""
     import ray
 
     started = time.monotonic()
+    if folder:
+        (Path(folder) / str(started)).touch()
+    while others and len(list(Path(folder).iterdir())) <= others:
+        time.sleep(0.05)
     time.sleep(seconds)
     return ray.get_runtime_context().get_node_id(), started, time.monotonic()
 
 
-def test_one_measurement_runs_at_a_time_on_a_machine(machines: Machines) -> None:
+def test_one_measurement_runs_at_a_time_on_a_machine(machines: Machines, tmp_path: Path) -> None:
+    """And machines work side by side: the first two wait for each other."""
     with Cluster(machines.address) as cluster:
         (group,) = cluster.groups("host")
         assert len(group.nodes) == 2
-        waiting = [cluster.submit(group.nodes, busy, 0.5) for _ in range(6)]
+        waiting = [cluster.submit(group.nodes, busy, 0.2, str(tmp_path), 1) for _ in range(6)]
         found = [value for _, value in cluster.ended(waiting, group.nodes)]
     assert {node for node, *_ in found} == set(group.nodes)
     for node in group.nodes:
@@ -153,7 +190,7 @@ def test_a_worker_that_is_lost_midway_costs_nothing_else(machines: Machines, mon
             yield found
 
     monkeypatch.setattr(Cluster, "ended", losing)
-    (outcome,) = luminal.tune(graph, budget=240, threads=1, workers=machines.address)
+    (outcome,) = luminal.tune(graph, budget=math.inf, threads=1, workers=machines.address)
     machines.workers.append(machines.add())
     assert lost and not outcome.left and not outcome.more and outcome.new > 3
     assert {answer.question for answer in outcome.answers} == rows().keys()
@@ -161,7 +198,7 @@ def test_a_worker_that_is_lost_midway_costs_nothing_else(machines: Machines, mon
     monkeypatch.delenv("LUMINAL_NO_RECORDS")
     # None is left to a search without workers.
     monkeypatch.setenv("LUMINAL_RECORDS", str(outcome.path))
-    again = luminal.tune(graph, budget=60, threads=1)
+    again = luminal.tune(graph, budget=math.inf, threads=1)
     assert isinstance(again, Outcome) and not again.new and not again.left
 
 
