@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -36,7 +36,8 @@ WITHOUT = "measuring on other machines needs the package ray (the extra 'ray')"
 # How long Ray waits before it takes a process to be lost that is only slow, on a machine that does much else. One that
 # has ended is known to be lost at once.
 PATIENT = {"RAY_health_check_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "600"}
-START = 300.0  # seconds in which a node starts
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +52,9 @@ class Machines:
     def __init__(self, records: Path) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
-        class Patient(Nodes):  # type: ignore[misc]
-            def _wait_for_node(self, node: Any, timeout: float = START) -> None:
-                super()._wait_for_node(node, timeout)
-
         self.records = records  # of the workers
-        self.nodes = Patient(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        head = {"num_cpus": 0, "include_dashboard": False}
+        self.nodes = started(lambda: Nodes(initialize_head=True, head_node_args=head))
         self.workers = [self.add(), self.add()]
 
     @property
@@ -67,27 +65,23 @@ class Machines:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("LUMINAL_NO_RECORDS", raising=False)
             patch.setenv("LUMINAL_RECORDS", str(self.records))
-            return self.nodes.add_node(num_cpus=1, resources={workers.RESOURCE: 1})
+            return started(lambda: self.nodes.add_node(num_cpus=1, resources={workers.RESOURCE: 1}))
 
     def lose(self, number: int) -> None:
         """Kills all processes of a worker at once."""
         self.nodes.remove_node(self.workers.pop(number), allow_graceful=False)
 
 
-def patiently(get_node: Callable[..., Any]) -> Callable[..., Any]:
-    """``get_node`` of Ray, which waits for a node that is about to be there: one that starts asks for half a minute."""
-
-    def waiting(*arguments: Any) -> Any:
-        end = time.monotonic() + START
-        while True:
-            try:
-                return get_node(*arguments)
-            except RuntimeError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
-
-    return waiting
+def started(make: Callable[[], T]) -> T:
+    """What ``make`` starts. Ray gives up a node whose helpers take long to start, as on a machine that does much else:
+    that is tried again."""
+    for left in reversed(range(6)):
+        try:
+            return make()
+        except Exception as error:
+            if not left or "timed out" not in str(error).lower():
+                raise
+    raise AssertionError
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +92,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         for name, text in PATIENT.items():
             patch.setenv(name, text)
         pytest.importorskip("ray", reason=WITHOUT)
-        from ray._private import services
-
-        patch.setattr(services, "get_node", patiently(services.get_node))
         found = Machines(tmp_path_factory.mktemp("workers") / "records")
         yield found
         found.nodes.shutdown()
