@@ -292,6 +292,6 @@ def test_all_shapes_that_do_not_fit_are_listed() -> None:
 
 
 def test_relations_are_stated_in_the_header(tmp_path: Path) -> None:
-    luminal.compile(halving(1), name="halves").export(tmp_path / "out")
+    luminal.compile(halving(1), name="halves").export(tmp_path / "out", python_module=False)
     header = (tmp_path / "out" / "halves.h").read_text()
     assert "The model needs it: h is a multiple of 2 (Add 's0')." in header

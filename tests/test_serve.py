@@ -432,7 +432,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     x = input_("x", (sym.expr(rows), 3), f32)
     graph = Graph("plain", (x,), (("double", x * 2.0), ("positive", x > 0.0)), (rows,))
     folder = tmp_path_factory.mktemp("plain")
-    compiled_graph(graph, targets.detect()).export(folder / "m")
+    compiled_graph(graph, targets.detect()).export(folder / "m", python_module=False)
     with served(inference.application({"plain": folder / "m"}, 1, Limits(body=10_000))) as found:
         yield found
 
