@@ -62,11 +62,34 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What changed the value: a ``rule``, a ``transform``, or the code of a ``kernel`` (``kind``), its text, and its
+    place among those applied: the ``number``-th of ``count``. ``before`` and ``after`` are the value of an element."""
+
+    kind: str
+    name: str
+    number: int = 0
+    count: int = 0
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        where = f", number {self.number} of {self.count}" if self.number else ""
+        return f"{self.kind} {self.name}{where}"
+
+    @property
+    def values(self) -> str:
+        """The value before and after, in words; empty where it is not known."""
+        return f"{self.before} becomes {self.after}" if self.before else self.after
+
+
+@dataclass(frozen=True)
 class Finding:
     """Where a mismatch comes from.
 
     ``origin`` is the first source operator whose value diverges (None where no operator does by itself), ``distance``
-    how far, ``stage`` the first stage of the compiler that computes it wrongly, ``folder`` the reproducer.
+    how far, ``stage`` the first stage of the compiler that computes it wrongly, ``change`` the rule or transform that
+    does so there, ``folder`` the reproducer, and ``command`` the line that runs it.
     """
 
     origin: Origin | None
@@ -74,6 +97,8 @@ class Finding:
     distance: Distance
     explanation: str
     folder: Path | None = None
+    change: Change | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +183,11 @@ class Report:
         if found.origin is not None:
             lines.append(Text(f"first diverging operator: {found.origin}", "bold"))
         lines.append(Text(f"introduced by: {found.stage} ({found.explanation})"))
+        if found.change is not None:
+            lines.append(Text(f"changed by: {found.change}", "bold"))
+            lines += [Text(f"value: {found.change.values}")] if found.change.values else []
+        if found.command:
+            lines.append(Text(f"to see it again: {found.command}"))
         if found.folder is not None:
             lines.append(Text(f"reproducer: {found.folder}"))
         return lines
