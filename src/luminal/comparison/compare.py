@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
 from luminal.comparison import inputs as drawing
-from luminal.comparison import locate
-from luminal.comparison.measure import NOWHERE, distance, indecision
-from luminal.comparison.oracle import Allowed, Oracle
+from luminal.comparison import locate, pairs, sides
+from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Interpreter
-from luminal.comparison.report import Finding, Report, Row, Trial
+from luminal.comparison.report import Finding, Report, Trial
+from luminal.comparison.rows import row
 from luminal.comparison.sources import Source, open_source
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -25,14 +25,14 @@ from luminal.core.precision import FP32
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
-from luminal.core.types import from_numpy
 from luminal.module import Module
 from luminal.progress import Progress, Stages
 
 
 def diff(
     model: Any,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    inputs: Any = None,
+    against: Any = None,
     *,
     reference: str = "auto",
     target: str | Target = "host",
@@ -49,6 +49,9 @@ def diff(
     progress: Progress | None = None,
 ) -> Report:
     """Compile ``model`` and compare what the library computes with a reference and with float64.
+
+    ``diff(a, b)``, or ``diff(a, b, inputs)``, compares two sides: see ``pairs.between``, which is then called.
+    ``inputs`` are a sequence, or a mapping by name.
 
     ``reference`` is ``onnxruntime`` (for ONNX models), ``torch`` (for PyTorch models), ``interpreter``, or ``auto``:
     the framework that the model came from, unless the model draws random numbers. ``inputs`` are used as they are;
@@ -72,6 +75,10 @@ def diff(
     that do not fit, a ``tolerance`` that is no finite number of 0 or more, and a folder ``save`` that cannot be
     written, TargetError where this machine cannot run code for ``target``.
     """
+    if against is None and sides.is_side(inputs):
+        inputs, against = None, inputs
+    elif against is not None and sides.is_side(inputs):
+        inputs, against = against, inputs
     if save is not None:
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
@@ -81,6 +88,15 @@ def diff(
     if scheme is not None or budget is not None:
         approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
     arguments.check_tolerance(tolerance)
+    if against is not None or sides.is_folder(model) or sides.has_name(model):
+        if scheme is not None or budget is not None or reference != "auto":
+            raise InputError(
+                "weights, winograd, reference: not of two sides; export with these options, and compare the folder"
+            )
+        return pairs.between(
+            model, against, inputs, dims=dims, constants=constants, target=chosen, seed=seed, tolerance=tolerance,
+            threads=threads, save=save, progress=progress,
+        )  # fmt: skip
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -166,26 +182,8 @@ def _trial(
         found |= {state.output: left[state.name] for state in graph.states}
     strict = tolerance is None
     rows = [
-        _row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
+        row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
     ]
     # Sizes that data decides are no part of the inputs.
     dims = {dim.name: oracle.dims[dim.name] for dim in graph.dims if dim.name in oracle.dims}
     return Trial(made, dims, tuple(rows))
-
-
-def _row(
-    name: str, found: NDArray[Any], expected: NDArray[Any], exact: NDArray[Any], allowed: Allowed, strict: bool
-) -> Row:
-    tensor = f"{found.dtype}{list(found.shape)}"
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        problem = f"luminal gives {tensor}, the reference {expected.dtype}{list(expected.shape)}"
-        return Row(name, tensor, NOWHERE, NOWHERE, NOWHERE, allowed, problem)
-    apart, own, others = distance(found, expected), distance(found, exact), distance(expected, exact)
-    if apart.misplaced:
-        problem = f"{apart.misplaced} of {found.size} elements are NaN or infinite on one side only"
-    else:
-        problem = allowed.apart.problem(found, expected, "the reference")
-    if not problem and strict and (from_numpy(found.dtype).kind in "fc" or allowed.own.exceptions):
-        problem = allowed.own.problem(found, exact, "float64")
-    undecided = "" if problem else indecision(found, expected, allowed.apart.most)
-    return Row(name, tensor, apart, own, others, allowed, problem, undecided)
