@@ -10,8 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
+from luminal.comparison import again, locate, pairs, sides
 from luminal.comparison import inputs as drawing
-from luminal.comparison import locate, pairs, sides
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Trial
@@ -125,6 +125,17 @@ def diff(
                 compiled = graph if approximate is None else approximate(graph)
                 reference_ = source.reference if compiled is graph else Interpreter(compiled)
                 finding = locate.locate(compiled, reference_, failed[0], wrong, chosen, tolerance, save)
+                choices = {"weights": weights, "winograd": winograd, "threads": threads}
+
+                def differs(path: Path, values: Mapping[str, NDArray[Any]]) -> bool:
+                    return not _agrees(path, values, chosen, tolerance, constants, choices)
+
+                named = {"--target": target if isinstance(target, str) else target.name, "--precision": precision,
+                         "--algebra": algebra, "--weights": weights, "--winograd": winograd,
+                         "--tolerance": tolerance}  # fmt: skip
+                line = [str(word) for pair in named.items() if pair[1] is not None for word in pair]
+                if not constants:  # they would have to be given as files
+                    finding = again.write(finding, source.reference, failed[0], line, differs)
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
@@ -153,6 +164,21 @@ def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[
     yield "drawn", drawing.draw(graph, drawing.sizes(graph), seed)
     if any(dim.lo != drawing.sizes(graph)[dim.name] for dim in graph.dims):
         yield "smallest", drawing.draw(graph, drawing.sizes(graph, smallest=True), seed + 1)
+
+
+def _agrees(
+    path: Path, inputs: Mapping[str, NDArray[Any]], target: Target, tolerance: float | None,
+    constants: Mapping[str, NDArray[Any]] | None, choices: Mapping[str, Any],
+) -> bool:  # fmt: skip
+    """Whether luminal agrees with the framework on a model and inputs, without a search."""
+    source = open_source(path, inputs, "auto", None, constants)
+    scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], target)
+    approximate = None
+    if scheme is not None or budget is not None:
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=target)
+    module = api.compile(source.graph, target=target, emulate=targets.needs_emulation(target), **choices)
+    assert isinstance(module, Module)
+    return _trial("given", inputs, module, source, tolerance, target, approximate).ok
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
