@@ -72,13 +72,13 @@ def test_the_first_rewrites_alone_are_made() -> None:
 
 
 def _wrong(rule: Rule) -> Rule:
-    """The rule with a result that is 1.5 times as large, where it applies to an even power of two."""
+    """The rule with a result that is 1.5 times as large."""
 
-    def twice(node: Node) -> Node | None:
+    def larger(node: Node) -> Node | None:
         found = rule.rewrite(node)
         return None if found is None else found * 1.5
 
-    return replace(rule, rewrite=twice)
+    return replace(rule, rewrite=larger)
 
 
 def test_the_rule_is_named_and_the_operator_it_was_applied_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_bisection_finds_every_place() -> None:
 
 
 @pytest.fixture
-def shifted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """``Vectorise`` that writes the elements of its loop one further."""
+def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``Vectorise`` that doubles what its loop stores."""
     done = Vectorise.__call__
 
     def wrong(self: Vectorise, nest: ln.LoopNest) -> ln.LoopNest:
@@ -118,7 +118,7 @@ def shifted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             if isinstance(statement, ln.Loop):
                 return replace(statement, body=tuple(map(moved, statement.body)))
             if isinstance(statement, ln.Store):
-                return replace(statement, value=ln.Scalar(ops.ADD, f32, (statement.value, statement.value)))
+                return replace(statement, value=ln.apply(ops.ADD, (statement.value, statement.value), None, f32))
             return statement
 
         found = done(self, nest)
@@ -128,7 +128,7 @@ def shifted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-def test_the_transform_is_named(shifted: None, tmp_path: Path) -> None:
+def test_the_transform_is_named(doubled: None, tmp_path: Path) -> None:
     x = ir.input_("x", (6, 40), f32)
     origins: ir.Origins = {}
     with ir.originating(origins, Origin("Sin", "wave")):

@@ -30,6 +30,8 @@ from luminal.tuning.subject import Race, Subject, Work
 # Scalars that a nest may compute in plain Python to tell a transform from the code made of its nest.
 AFFORDABLE = 300_000
 
+SECONDS = 300.0  # that one kernel may take, in a process that may have to wait for a busy machine
+
 Written = Mapping[int, NDArray[Any]]
 
 
@@ -72,7 +74,7 @@ def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culpri
         for launch in entry.launches:
             launches.setdefault(launch.kernel, launch)
     order = [k for k in launches if _runs_alone(program.kernels[k])]
-    with Bench(target, 1) as bench:
+    with Bench(target, 1, SECONDS) as bench:
         runs = _Runs(bench, program, dims)
         nests = {k: prefixes(program.kernels[k].scheduled) for k in order}
         wanted = [(k, nest) for k in order for nest in (nests[k][0][1], program.kernels[k].nest)]
@@ -82,7 +84,7 @@ def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culpri
             right, scheduled = found[2 * place : 2 * place + 2]
             if isinstance(right, Mapping) and _fault(serial, right, scheduled):
                 return _by_transform(runs, kernel, launch, nests[k], right)
-            wrong = _by_interpreter(runs, kernel, launch, serial, scheduled)
+            wrong = None if scheduled is None else _by_interpreter(runs, kernel, launch, serial, scheduled)
             if wrong is not None:
                 return Culprit(kernel, launch, None, 0, 0, *wrong)
     return None
@@ -108,11 +110,12 @@ class _Runs:
     def subject(self, kernel: Kernel, launch: Launch, number: int = 0) -> Subject:
         return subject.of(self.program, kernel, launch, number, self.dims)
 
-    def written(self, wanted: Sequence[tuple[Kernel, Launch, ln.LoopNest]]) -> list[Written | str]:
-        """The arrays that each nest writes, whole, in place of the kernel's; or why there are none."""
+    def written(self, wanted: Sequence[tuple[Kernel, Launch, ln.LoopNest]]) -> list[Written | str | None]:
+        """The arrays that each nest writes, whole, in place of the kernel's; how it crashed, where it did; None where
+        the compiler rejects the nest, or the machine was too slow."""
         kernels = {nest: replace(k, scheduled=Scheduled(nest)) for k, _, nest in wanted}
         compiled = self.bench.compile(list(kernels.values()))
-        found: list[Written | str] = ["the compiler rejects it"] * len(wanted)
+        found: list[Written | str | None] = [None] * len(wanted)
         works: dict[int, Sequence[Work]] = {}
         for place, (_, launch, nest) in enumerate(wanted):
             if nest in compiled.numbers:
@@ -122,7 +125,11 @@ class _Runs:
         weights = max((_bytes(work.of) for each in works.values() for work in each), default=1)
         ran = self.bench.racer.run(Race(str(compiled.library), 1, weights, 0.0, list(works.values())))
         for number, place in enumerate(works):
-            found[place] = ran.faults[number] if number in ran.faults else ran.wrote[number][0]
+            fault = ran.faults.get(number)
+            if fault is None:
+                found[place] = ran.wrote[number][0]
+            elif "ended its process" in fault:
+                found[place] = fault
         return found
 
 
@@ -131,8 +138,10 @@ def _bytes(of: Subject) -> int:
     return sum(a.elements * a.numpy.itemsize + ALIGNMENT for a in of.arguments if a.weights) or 1
 
 
-def _fault(serial: ln.LoopNest, right: Written, found: Written | str) -> tuple[str, str] | None:
+def _fault(serial: ln.LoopNest, right: Written, found: Written | str | None) -> tuple[str, str] | None:
     """The first element that differs more than another order of sums explains: the value expected, and the other."""
+    if found is None:
+        return None
     if isinstance(found, str):
         return "", found
     for place, values in right.items():
