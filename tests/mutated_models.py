@@ -88,9 +88,9 @@ def gpt(layers: int = 2, width: int = 32, heads: int = 2, words: int = 50, lengt
     for k in range(layers):
         normed = norm(x, f"norm{k}")
         q, key, v = (
-            add("Transpose", [add("Reshape", [linear(normed, f"{part}{k}", width, width), "split"], f"{part}{k}_heads")],
-                f"{part}{k}_t", perm=[0, 2, 3, 1] if part == "k" else [0, 2, 1, 3])
-            for part in "qkv"
+            add("Transpose", [add("Reshape", [linear(normed, f"{p}{k}", width, width), "split"], f"{p}{k}_heads")],
+                f"{p}{k}_t", perm=[0, 2, 3, 1] if p == "k" else [0, 2, 1, 3])
+            for p in "qkv"
         )  # fmt: skip
         scores = add("Mul", [add("MatMul", [q, key], f"scores{k}"), "scale"], f"scaled{k}")
         shares = add("Softmax", [add("Add", [scores, "mask"], f"masked{k}")], f"shares{k}")
