@@ -125,20 +125,13 @@ def diff(
                 compiled = graph if approximate is None else approximate(graph)
                 reference_ = source.reference if compiled is graph else Interpreter(compiled)
                 finding = locate.locate(compiled, reference_, failed[0], wrong, chosen, tolerance, save)
-                choices = {"weights": weights, "winograd": winograd, "threads": threads}
-
-                def differs(path: Path, values: Mapping[str, NDArray[Any]]) -> bool:
-                    return not _agrees(path, values, chosen, tolerance, constants, choices)
-
-                named = {"--target": target if isinstance(target, str) else target.name, "--precision": precision,
-                         "--algebra": algebra, "--weights": weights, "--winograd": winograd,
-                         "--tolerance": tolerance}  # fmt: skip
-                line = [str(word) for pair in named.items() if pair[1] is not None for word in pair]
-                if not constants:  # they would have to be given as files
-                    finding = again.write(finding, source.reference, failed[0], line, differs)
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
+            choices = {"precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
+                       "tolerance": tolerance}  # fmt: skip
+            if not constants and finding.folder is not None:  # constants would have to be given as files
+                finding = _reproduced(finding, source, failed[0], target, choices, threads)
     name = target if isinstance(target, str) else target.name
     chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
     called = ", ".join(
@@ -166,19 +159,39 @@ def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[
         yield "smallest", drawing.draw(graph, drawing.sizes(graph, smallest=True), seed + 1)
 
 
+def _reproduced(
+    finding: Finding, source: Source, inputs: Mapping[str, NDArray[Any]], target: str | Target,
+    choices: Mapping[str, Any], threads: int,
+) -> Finding:  # fmt: skip
+    """``finding`` with a model that shows it and the command line for that; as it is where these cannot be written."""
+
+    def differs(path: Path, values: Mapping[str, NDArray[Any]]) -> bool:
+        return not _agrees(path, values, target, choices, threads)
+
+    given = {"target": target if isinstance(target, str) else target.name, **choices}
+    line = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    try:
+        return again.write(finding, source.reference, inputs, line, differs)
+    except (LuminalError, OSError, ValueError):  # what was found is worth more than a model of it
+        return finding
+
+
 def _agrees(
-    path: Path, inputs: Mapping[str, NDArray[Any]], target: Target, tolerance: float | None,
-    constants: Mapping[str, NDArray[Any]] | None, choices: Mapping[str, Any],
-) -> bool:  # fmt: skip
+    path: Path, inputs: Mapping[str, NDArray[Any]], target: str | Target, choices: Mapping[str, Any], threads: int
+) -> bool:
     """Whether luminal agrees with the framework on a model and inputs, without a search."""
-    source = open_source(path, inputs, "auto", None, constants)
-    scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], target)
+    source = open_source(path, inputs)
+    chosen = arguments.target(target, choices["precision"], threads, choices["algebra"])
+    scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], chosen)
     approximate = None
     if scheme is not None or budget is not None:
-        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=target)
-    module = api.compile(source.graph, target=target, emulate=targets.needs_emulation(target), **choices)
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
+    module = api.compile(
+        source.graph, target=chosen, weights=choices["weights"], winograd=choices["winograd"], threads=threads,
+        emulate=targets.needs_emulation(chosen),
+    )  # fmt: skip
     assert isinstance(module, Module)
-    return _trial("given", inputs, module, source, tolerance, target, approximate).ok
+    return _trial("given", inputs, module, source, choices["tolerance"], chosen, approximate).ok
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
