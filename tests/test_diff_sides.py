@@ -108,8 +108,8 @@ def test_a_library_for_another_architecture(folder: Path) -> None:
 
 
 def test_an_emulated_gpu(folder: Path) -> None:
-    report = luminal.diff(_at(folder, "right.onnx@interpreter"), "cuda", dims=DIMS)
-    assert report.ok and (targets.supported(targets.parse("cuda")) or "emulated" in report.reference)
+    report = luminal.diff(_at(folder, "right.onnx@interpreter"), "cuda:sm_80", dims=DIMS)
+    assert report.ok and (targets.supported(targets.parse("cuda:sm_80")) or "emulated" in report.reference)
 
 
 BAD: tuple[tuple[Sequence[Any], str], ...] = (
@@ -154,8 +154,8 @@ def test_on_the_command_line(folder: Path) -> None:
 
 
 def test_names_of_sides() -> None:
-    for name in (*sides.NAMES, "cuda", "neon"):
+    for name in (*sides.NAMES, "neon", "arm64"):
         assert sides.is_name(name)
-    assert not sides.is_name("x.onnx") and sides.has_name("cuda") and not sides.has_name(Path("x.onnx"))
+    assert not sides.is_name("x.onnx") and sides.has_name("cuda:sm_80") and not sides.has_name(Path("x.onnx"))
     with pytest.raises(LuminalError):
         sides.parse("x.onnx")
