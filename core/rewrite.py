@@ -6,7 +6,10 @@ until no rule applies. Nodes that nothing reads afterwards are gone: a graph has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import chain
 
 from luminal.core import ir, lookups, traverse
@@ -19,6 +22,46 @@ from luminal.core.rules.pattern import Rule
 
 # Rules only ever shrink or decide; a chain of this many at one node can only be a cycle among them.
 _CHAIN = 1000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One application of a rule: the node ``before``, over operands that are rewritten, and the one ``after``."""
+
+    rule: Rule
+    before: Node
+    after: Node
+    origins: tuple[Origin, ...]
+
+
+@dataclass
+class Replay:
+    """The applications of rules, numbered from 1 in the order made. Only the first ``limit`` of them are made."""
+
+    limit: int | None = None
+    made: int = 0
+    last: Step | None = None
+
+    def admits(self, step: Step) -> bool:
+        """Whether ``step`` is to be made; then it is counted."""
+        if self.limit is not None and self.made >= self.limit:
+            return False
+        self.made, self.last = self.made + 1, step
+        return True
+
+
+_REPLAY: ContextVar[Replay | None] = ContextVar("_REPLAY", default=None)
+
+
+@contextmanager
+def replaying(limit: int | None = None) -> Iterator[Replay]:
+    """Inside, rules are applied ``limit`` times in all, or as always; what is yielded has their number and the last."""
+    replay = Replay(limit)
+    token = _REPLAY.set(replay)
+    try:
+        yield replay
+    finally:
+        _REPLAY.reset(token)
 
 
 def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
@@ -80,6 +123,9 @@ def rewrite(
             by_op[node.op] = [rule for rule in rules if not rule.ops or node.op in rule.ops]
         with ir.originating(table, *origins):
             target, rule = _step(node, [done[operand] for operand in node.inputs], by_op[node.op])
+        replay = _REPLAY.get()
+        if rule is not None and replay is not None and not replay.admits(Step(rule, node, target, origins)):
+            target, rule = node, None
         if target is node and node.op.kind is Kind.STRUCTURED:
             if node.attr.bodies not in bodies:
                 bodies[node.attr.bodies] = tuple(tuple(rewrite(b, rules, known, table)) for b in node.attr.bodies)

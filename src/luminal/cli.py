@@ -271,7 +271,14 @@ def run(
 
 @app.command()
 def diff(
-    model: Model,
+    model: Annotated[Path, typer.Argument(metavar="A", help="an .onnx or .pt2 file, an exported folder, or FILE@NAME")],
+    against: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="B",
+            help="another one, or a name of what runs A: onnxruntime, torch, interpreter, luminal, or a target",
+        ),
+    ] = None,
     inputs: Inputs = None,
     reference: Annotated[str, typer.Option(help="auto, onnxruntime, torch or interpreter")] = "auto",
     target: Target = "host",
@@ -287,13 +294,18 @@ def diff(
         typer.Option(help="distance from the reference, by the output's scale; default: what rounding explains"),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="the folder for a reproducer of a mismatch")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the report as a page of HTML")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
     threads: Threads = 0,
 ) -> None:
-    """Compile a model and compare it with the framework that it came from and with float64."""
+    """Compile a model and compare it with the framework that it came from and with float64; or compare A with B."""
+    if html is not None:
+        destination.file(html, "--html")
     with Display(err) as display:
         found = luminal.diff(
-            model,
+            str(model) if against is not None or "@" in str(model) else model,
             options.arrays(inputs, "--input") or None,
+            against,
             reference=reference,
             **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             seed=seed,
@@ -301,7 +313,12 @@ def diff(
             save=save,
             progress=display.report,
         )
-    out.print(found)
+    if html is not None:
+        html.write_text(found.html(), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        out.print(found)
     raise typer.Exit(0 if found.ok and not found.undecided else 1)
 
 

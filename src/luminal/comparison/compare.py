@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
+from luminal.comparison import again, locate, pairs, sides
 from luminal.comparison import inputs as drawing
-from luminal.comparison import locate
-from luminal.comparison.measure import NOWHERE, distance, indecision
-from luminal.comparison.oracle import Allowed, Oracle
+from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Interpreter
-from luminal.comparison.report import Finding, Report, Row, Trial
+from luminal.comparison.report import Finding, Report, Trial
+from luminal.comparison.rows import row
 from luminal.comparison.sources import Source, open_source
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -25,14 +25,14 @@ from luminal.core.precision import FP32
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
-from luminal.core.types import from_numpy
 from luminal.module import Module
 from luminal.progress import Progress, Stages
 
 
 def diff(
     model: Any,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    inputs: Any = None,
+    against: Any = None,
     *,
     reference: str = "auto",
     target: str | Target = "host",
@@ -49,6 +49,9 @@ def diff(
     progress: Progress | None = None,
 ) -> Report:
     """Compile ``model`` and compare what the library computes with a reference and with float64.
+
+    ``diff(a, b)``, or ``diff(a, b, inputs)``, compares two sides: see ``pairs.between``, which is then called.
+    ``inputs`` are a sequence, or a mapping by name.
 
     ``reference`` is ``onnxruntime`` (for ONNX models), ``torch`` (for PyTorch models), ``interpreter``, or ``auto``:
     the framework that the model came from, unless the model draws random numbers. ``inputs`` are used as they are;
@@ -72,6 +75,10 @@ def diff(
     that do not fit, a ``tolerance`` that is no finite number of 0 or more, and a folder ``save`` that cannot be
     written, TargetError where this machine cannot run code for ``target``.
     """
+    if against is None and sides.is_side(inputs):
+        inputs, against = None, inputs
+    elif against is not None and sides.is_side(inputs):
+        inputs, against = against, inputs
     if save is not None:
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
@@ -81,6 +88,15 @@ def diff(
     if scheme is not None or budget is not None:
         approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
     arguments.check_tolerance(tolerance)
+    if against is not None or sides.is_folder(model) or sides.has_name(model):
+        if scheme is not None or budget is not None or reference != "auto":
+            raise InputError(
+                "weights, winograd, reference: not of two sides; export with these options, and compare the folder"
+            )
+        return pairs.between(
+            model, against, inputs, dims=dims, constants=constants, target=chosen, seed=seed, tolerance=tolerance,
+            threads=threads, save=save, progress=progress,
+        )  # fmt: skip
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -112,6 +128,10 @@ def diff(
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
+            choices = {"precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
+                       "tolerance": tolerance}  # fmt: skip
+            if not constants and finding.folder is not None:  # constants would have to be given as files
+                finding = _reproduced(finding, source, failed[0], target, choices, threads)
     name = target if isinstance(target, str) else target.name
     chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
     called = ", ".join(
@@ -137,6 +157,41 @@ def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[
     yield "drawn", drawing.draw(graph, drawing.sizes(graph), seed)
     if any(dim.lo != drawing.sizes(graph)[dim.name] for dim in graph.dims):
         yield "smallest", drawing.draw(graph, drawing.sizes(graph, smallest=True), seed + 1)
+
+
+def _reproduced(
+    finding: Finding, source: Source, inputs: Mapping[str, NDArray[Any]], target: str | Target,
+    choices: Mapping[str, Any], threads: int,
+) -> Finding:  # fmt: skip
+    """``finding`` with a model that shows it and the command line for that; as it is where these cannot be written."""
+
+    def differs(path: Path, values: Mapping[str, NDArray[Any]]) -> bool:
+        return not _agrees(path, values, target, choices, threads)
+
+    given = {"target": target if isinstance(target, str) else target.name, **choices}
+    line = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    try:
+        return again.write(finding, source.reference, inputs, line, differs)
+    except (LuminalError, OSError, ValueError):  # what was found is worth more than a model of it
+        return finding
+
+
+def _agrees(
+    path: Path, inputs: Mapping[str, NDArray[Any]], target: str | Target, choices: Mapping[str, Any], threads: int
+) -> bool:
+    """Whether luminal agrees with the framework on a model and inputs, without a search."""
+    source = open_source(path, inputs)
+    chosen = arguments.target(target, choices["precision"], threads, choices["algebra"])
+    scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], chosen)
+    approximate = None
+    if scheme is not None or budget is not None:
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
+    module = api.compile(
+        source.graph, target=chosen, weights=choices["weights"], winograd=choices["winograd"], threads=threads,
+        emulate=targets.needs_emulation(chosen),
+    )  # fmt: skip
+    assert isinstance(module, Module)
+    return _trial("given", inputs, module, source, choices["tolerance"], chosen, approximate).ok
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
@@ -166,26 +221,8 @@ def _trial(
         found |= {state.output: left[state.name] for state in graph.states}
     strict = tolerance is None
     rows = [
-        _row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
+        row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
     ]
     # Sizes that data decides are no part of the inputs.
     dims = {dim.name: oracle.dims[dim.name] for dim in graph.dims if dim.name in oracle.dims}
     return Trial(made, dims, tuple(rows))
-
-
-def _row(
-    name: str, found: NDArray[Any], expected: NDArray[Any], exact: NDArray[Any], allowed: Allowed, strict: bool
-) -> Row:
-    tensor = f"{found.dtype}{list(found.shape)}"
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        problem = f"luminal gives {tensor}, the reference {expected.dtype}{list(expected.shape)}"
-        return Row(name, tensor, NOWHERE, NOWHERE, NOWHERE, allowed, problem)
-    apart, own, others = distance(found, expected), distance(found, exact), distance(expected, exact)
-    if apart.misplaced:
-        problem = f"{apart.misplaced} of {found.size} elements are NaN or infinite on one side only"
-    else:
-        problem = allowed.apart.problem(found, expected, "the reference")
-    if not problem and strict and (from_numpy(found.dtype).kind in "fc" or allowed.own.exceptions):
-        problem = allowed.own.problem(found, exact, "float64")
-    undecided = "" if problem else indecision(found, expected, allowed.apart.most)
-    return Row(name, tensor, apart, own, others, allowed, problem, undecided)

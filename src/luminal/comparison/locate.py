@@ -11,16 +11,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import api
-from luminal.comparison import reproducer, stages
+from luminal.comparison import bisection, kernels, reproducer, stages
 from luminal.comparison.measure import Distance, distance
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Reference
-from luminal.comparison.report import Finding
+from luminal.comparison.report import Change, Finding
 from luminal.comparison.ties import live
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import target as targets
+from luminal.core.errors import InputError, LuminalError
 from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
+from luminal.core.pipeline import PASSES
 from luminal.core.target import Target
 from luminal.module import Module
 
@@ -192,8 +194,12 @@ def _rounding(graph: Graph, inputs: Arrays, expected: Arrays, target: Target) ->
 
 
 def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _Part]:
-    """The first operator on which library and interpreter differ: compiled alone, or else within the model."""
+    """The first operator on which library and interpreter differ: where a pass over the whole graph or a kernel of it
+    is wrong; compiled alone; or else within the model."""
     operators = _operators(graph)
+    found = _by_pass(oracle, graph, operators, target) or _by_kernel(oracle, graph, operators, target)
+    if found is not None:
+        return found
     for start in range(0, len(operators), ALONE):
         group = operators[start : start + ALONE]
         part, inputs = _cut(oracle, group)
@@ -203,6 +209,138 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
         if wrong:
             return _operator_alone(oracle, group[wrong[0]], target)
     return _among_others(oracle, graph, operators, target)
+
+
+def _by_pass(
+    oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: Target
+) -> tuple[Finding, _Part] | None:
+    """The pass over ``graph`` that changes its outputs, the rule by which it does so, and the operator; None where no
+    pass does, or no operator is known."""
+
+    def differs(outputs: Sequence[NDArray[Any]]) -> bool:
+        return any(map(oracle.refutes, graph.results, outputs))
+
+    try:
+        found = bisection.changed(graph, oracle.inputs, target, differs)
+        if found is None:
+            return None
+        stage, explanation = stages.by_pass(
+            {"graph": found.before, found.stage: found.after}, oracle.inputs, target, differs
+        ) or (found.stage, PASSES[found.stage])
+        operator = _changed_operator(oracle, operators, found, target)
+        outputs = interp.run(found.after, oracle.inputs).outputs
+    except (InputError, IndexError):  # a graph that cannot be run: compiled operators say more
+        return None
+    if operator is None:
+        return None
+    change = None
+    if found.step is not None:
+        values = bisection.values(found.after, oracle.inputs, found.step) or ("", "")
+        change = Change("rule", str(found.step.rule), found.number, found.count, *values)
+    value, node = next(pair for pair in zip(outputs, graph.results, strict=True) if oracle.refutes(*pair[::-1]))
+    finding = Finding(operator.origin, stage, distance(value, oracle.exact(node)), explanation, change=change)
+    alone = _alone(oracle, [operator], target, found.stage)
+    return finding, _Part(graph, oracle.inputs, outputs) if alone is None else alone[1]
+
+
+def _alone(
+    oracle: Oracle, operators: Sequence[_Operator], target: Target, stage: str
+) -> tuple[_Operator, _Part] | None:
+    """The first of ``operators`` that the passes up to ``stage`` change when it is a graph by itself."""
+    part, inputs = _cut(oracle, operators)
+    local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
+    try:
+        made = bisection.graphs(part, target, stage)
+        outputs = interp.run(made[stage][0], inputs).outputs
+    except (KeyError, LuminalError, IndexError):  # the pass does not apply, or needs more than the part
+        return None
+    for number, (node, value) in enumerate(zip(part.results, outputs, strict=True)):
+        if local.refutes(node, value):
+            return operators[number], _Part(replace(part, outputs=(part.outputs[number],)), inputs, [value])
+    return None
+
+
+def _changed_operator(
+    oracle: Oracle, operators: Sequence[_Operator], found: bisection.Changed, target: Target
+) -> _Operator | None:
+    """The operator that a pass changes: that of the node to which a rule was applied, or one that it changes alone, or
+    else the first whose value is right before the pass, and of whose nodes none has it afterwards."""
+    of_rule = found.step.origins if found.step is not None else ()
+    named = [operator for origin in of_rule for operator in operators if operator.origin == origin]
+    if named:
+        return named[0]
+    alone = _alone(oracle, operators, target, found.stage)
+    if alone is not None:
+        return alone[0]
+    before, after = (_by_origin(made) for made in (found.before, found.after))
+    known = [o for o in operators if _like(o, before) and _like(o, after)]
+
+    def fails(probes: Sequence[int]) -> list[bool]:
+        nodes = [known[p].result for p in probes]
+        oracle.forget()
+        oracle.compute(nodes)
+        return [not wrong(found.before, before, known[p]) and wrong(found.after, after, known[p]) for p in probes]
+
+    def wrong(made: Graph, table: Mapping[Origin, list[Node]], operator: _Operator) -> bool:
+        same = _like(operator, table)
+        kept = interp.run(made, oracle.inputs, keep=same).kept
+        return all(oracle.refutes(operator.result, kept[node]) for node in same)
+
+    first = first_failure(_needs(oracle.graph, known), fails)
+    return None if first is None else known[first]
+
+
+def _by_origin(graph: Graph) -> dict[Origin, list[Node]]:
+    found: dict[Origin, list[Node]] = {}
+    for node in traverse.topological(graph.results):
+        for origin in graph.origins.get(node, ()):
+            found.setdefault(origin, []).append(node)
+    return found
+
+
+def _like(operator: _Operator, table: Mapping[Origin, list[Node]]) -> list[Node]:
+    """The nodes of an operator that may hold its result."""
+    result = operator.result
+    return [n for n in table.get(operator.origin, ()) if n.shape == result.shape and n.dtype == result.dtype]
+
+
+def _by_kernel(
+    oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: Target
+) -> tuple[Finding, _Part] | None:
+    """The kernel that computes something else than its serial nest, the transform by which it does so, and the
+    operator; None where each kernel is right by itself."""
+    if targets.obstacle(target):
+        return None
+    program = stages.reached(graph, target)["program"]
+    found = kernels.culprit(program, target, interp.bind(graph.inputs, oracle.inputs, {}))
+    if found is None:
+        return None
+    named = set(found.launch.origins)
+    members = [operator for operator in operators if str(operator.origin) in named]
+    if not members:
+        return None
+    part, inputs = _cut(oracle, members)
+    local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
+    values = _compiled(part, target, inputs)
+    wrong = [k for k, node in enumerate(part.results) if local.refutes(node, values[k])]
+    operator = members[wrong[0] if wrong else -1]
+    where = f"the kernel {found.kernel.name}, of {'; '.join(found.launch.origins)},"
+    if found.transform is None:
+        stage, how = "code generation", f"{where} is right as a loop nest in Python, and not as it is compiled"
+    else:
+        stage, how = "scheduling", f"{where} computes something else than its serial nest"
+    change = Change("kernel" if found.transform is None else "transform", found.transform or found.kernel.name,
+                    found.number, found.of, found.before, found.after)  # fmt: skip
+    if wrong:
+        value, node = values[wrong[0]], part.results[wrong[0]]
+        alone = replace(part, outputs=(part.outputs[wrong[0]],))
+        shown = _Part(alone, {n.attr.name: inputs[n.attr.name] for n in alone.inputs}, [value])
+        return Finding(operator.origin, stage, distance(value, local.exact(node)), how, change=change), shown
+    everything = _compiled(graph, target, oracle.inputs)
+    pairs = list(zip(graph.results, everything, strict=True))
+    node, value = next((pair for pair in pairs if oracle.refutes(*pair)), pairs[0])
+    far = distance(value, oracle.exact(node))
+    return Finding(operator.origin, stage, far, how, change=change), _Part(graph, oracle.inputs, everything)
 
 
 def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tuple[Finding, _Part]:

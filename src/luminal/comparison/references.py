@@ -100,6 +100,26 @@ class OnnxRuntime:
         found = self._run(self._open(proto.SerializeToString(), folder), inputs)
         return {operator: [found[name] for name in names] for operator, names in outputs.items()}
 
+    def loaded(self) -> Any:
+        """A ModelProto of the model, with its weights."""
+        import onnx
+
+        proto, folder = self._proto()
+        if folder is not None:
+            onnx.external_data_helper.load_external_data_for_model(proto, str(folder))
+        return proto
+
+    def tensors(self, inputs: Mapping[str, NDArray[Any]], names: Collection[str]) -> Arrays:
+        """The values of tensors of the graph by name."""
+        import onnx
+
+        proto, folder = self._proto()
+        given = {**self._constants, **inputs}
+        known = {value.name for value in proto.graph.output}
+        proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known and n not in given)
+        found = {**given, **self._run(self._open(proto.SerializeToString(), folder), inputs)}
+        return {name: found[name] for name in names}
+
     def _proto(self) -> tuple[Any, Path | None]:
         import onnx
 
@@ -190,6 +210,11 @@ class Torch:
         self._module = model if isinstance(model, torch.nn.Module) else program.module()
         self._graph = graph
         self._constants = dict(constants or {})
+
+    @property
+    def program(self) -> Any:
+        """The ExportedProgram of the model."""
+        return self._program
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         import torch

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from luminal.comparison import page
 from luminal.comparison.measure import Distance
 from luminal.comparison.oracle import Allowed
 from luminal.core.origins import Origin
@@ -62,11 +64,34 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What changed the value: a ``rule``, a ``transform``, or the code of a ``kernel`` (``kind``), its text, and its
+    place among those applied: the ``number``-th of ``count``. ``before`` and ``after`` are the value of an element."""
+
+    kind: str
+    name: str
+    number: int = 0
+    count: int = 0
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        where = f", number {self.number} of {self.count}" if self.number else ""
+        return f"{self.kind} {self.name}{where}"
+
+    @property
+    def values(self) -> str:
+        """The value before and after, in words; empty where it is not known."""
+        return f"{self.before} becomes {self.after}" if self.before else self.after
+
+
+@dataclass(frozen=True)
 class Finding:
     """Where a mismatch comes from.
 
     ``origin`` is the first source operator whose value diverges (None where no operator does by itself), ``distance``
-    how far, ``stage`` the first stage of the compiler that computes it wrongly, ``folder`` the reproducer.
+    how far, ``stage`` the first stage of the compiler that computes it wrongly, ``change`` the rule or transform that
+    does so there, ``folder`` the reproducer, and ``command`` the line that runs it.
     """
 
     origin: Origin | None
@@ -74,6 +99,8 @@ class Finding:
     distance: Distance
     explanation: str
     folder: Path | None = None
+    change: Change | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +129,30 @@ class Report:
     def worst(self) -> float:
         """The largest error against the reference relative to the scale of an output."""
         return max((row.distance.relative for trial in self.trials for row in trial.rows), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as values that JSON can hold: numbers that it cannot, such as infinities, are texts."""
+        found = self.finding
+        verdict = "differs" if not self.ok else "undecided" if self.undecided else "agrees"
+        rows = [
+            {"inputs": trial.inputs, "dims": dict(trial.dims), "output": row.output, "tensor": row.tensor,
+             "problem": row.problem, "undecided": row.undecided, "allowed": _json(row.allowed.apart.most),
+             **{name: _measures(getattr(row, name)) for name in ("distance", "exact", "reference")}}
+            for trial in self.trials for row in trial.rows
+        ]  # fmt: skip
+        return {
+            "model": self.model, "first": self.target, "second": self.reference, "verdict": verdict, "outputs": rows,
+            "finding": None if found is None else {
+                "operator": None if found.origin is None else str(found.origin), "stage": found.stage,
+                "explanation": found.explanation, "distance": _measures(found.distance),
+                "change": None if found.change is None else asdict(found.change),
+                "folder": None if found.folder is None else str(found.folder), "command": found.command,
+            },
+        }  # fmt: skip
+
+    def html(self) -> str:
+        """The report as one page of HTML, which needs nothing else."""
+        return page.page(self.as_json())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict())
@@ -158,9 +209,22 @@ class Report:
         if found.origin is not None:
             lines.append(Text(f"first diverging operator: {found.origin}", "bold"))
         lines.append(Text(f"introduced by: {found.stage} ({found.explanation})"))
+        if found.change is not None:
+            lines.append(Text(f"changed by: {found.change}", "bold"))
+            lines += [Text(f"value: {found.change.values}")] if found.change.values else []
+        if found.command:
+            lines.append(Text(f"to see it again: {found.command}"))
         if found.folder is not None:
             lines.append(Text(f"reproducer: {found.folder}"))
         return lines
+
+
+def _json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _measures(found: Distance) -> dict[str, float | str]:
+    return {name: _json(value) for name, value in asdict(found).items()}
 
 
 def _number(value: float) -> str:

@@ -38,7 +38,7 @@ def open_source(
     threads: int = 0,
 ) -> Source:
     """Import ``model`` and open ``reference``; see ``luminal.diff`` for the arguments and errors."""
-    kind = _kind(model)
+    kind = kind_of(model)
     wanted = REFERENCES[kind] if reference == "auto" else reference
     if wanted not in REFERENCES.values():
         raise InputError(f"reference: expected auto, {', '.join(REFERENCES.values())}, found {reference!r}")
@@ -65,7 +65,7 @@ def open_source(
     return Source(graph, found, None if inputs is None else _examples(graph, inputs))
 
 
-def _kind(model: Any) -> str:
+def kind_of(model: Any) -> str:
     if isinstance(model, Graph):
         return "graph"
     packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}

@@ -58,15 +58,19 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
     names = [array.name for array in serial.arrays]
     arrays = dict(zip(names, of.arrays(subject.drawn), strict=True))
     found = interpreter.run_places(serial, arrays, sizes, _places(serial, sizes))
-    terms = max((_terms(s) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
     result: dict[int, Expected] = {}
     for place, array in enumerate(serial.arrays):
         if array.name in found:
             positions, values = zip(*sorted(found[array.name].items()), strict=True)
             held = np.array(values, array.dtype.numpy)
-            tolerance = _tolerance(held, terms, _coarsest(serial))
-            result[place] = Expected(np.array(positions, np.int64), held, tolerance)
+            result[place] = Expected(np.array(positions, np.int64), held, tolerance(serial, held))
     return result
+
+
+def tolerance(serial: ln.LoopNest, values: NDArray[Any]) -> float:
+    """How far floats that a schedule of ``serial`` writes may be from ``values``, which it writes itself."""
+    terms = max((_terms(s) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
+    return _tolerance(values, terms, _coarsest(serial))
 
 
 def _coarsest(nest: ln.LoopNest) -> float:

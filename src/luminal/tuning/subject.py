@@ -83,9 +83,9 @@ def sizes(dims: Iterable[Var]) -> dict[str, int]:
     return {dim.name: typical(sym.expr(dim)) for dim in dims}
 
 
-def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject:
-    """The description of a launch of ``kernel``, at the typical sizes of the program's dimensions."""
-    at = sizes(program.dims)
+def of(program: Program, kernel: Kernel, launch: Launch, number: int, at: Mapping[str, int] | None = None) -> Subject:
+    """The description of a launch of ``kernel``, at sizes ``at`` of the program's dimensions, or the typical ones."""
+    at = sizes(program.dims) | dict(at or {})
     arguments = []
     for place, name in enumerate(launch.arguments):
         buffer = program.buffer(name)

@@ -1,0 +1,205 @@
+"""Bisection to the rule and the transform that changed a value, on mistakes planted in each, and what is written down
+of them."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import luminal
+from luminal.cli import app
+from luminal.comparison import bisection, kernels
+from luminal.comparison.report import Report
+from luminal.core import interp, ir, ops, rewrite, traverse
+from luminal.core import target as targets
+from luminal.core.ir import Graph, Node
+from luminal.core.origins import Origin
+from luminal.core.pipeline import compile_graph
+from luminal.core.rules import RULES
+from luminal.core.rules.pattern import Rule
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.transform.loops import Merge, Vectorise
+from luminal.core.types import f32
+from tests.comparison_models import classifier, saved
+
+DIMS = {"batch": (1, 16)}
+TARGET = targets.parse("avx2")
+
+
+def _steps() -> Graph:
+    """``y = ((x * 1) / 2) * 1 + ...``: each of four operators is simplified by a rule."""
+    x = ir.input_("x", (5, 7), f32)
+    origins: ir.Origins = {}
+    y = x
+    steps: dict[str, Callable[[Node], Node]] = {
+        "once": lambda y: y * 1.0,
+        "halved": lambda y: y / 2.0,
+        "sine": lambda y: ir.unary(ops.SIN, y),
+        "again": lambda y: y * 1.0,
+        "an eighth": lambda y: y / 8.0,
+    }
+    for name, step in steps.items():
+        with ir.originating(origins, Origin("Step", name)):
+            y = step(y)
+    return Graph("steps", (x,), (("y", y),), origins=origins)
+
+
+def test_the_first_rewrites_alone_are_made() -> None:
+    graph = _steps()
+    x = {"x": np.linspace(-2, 2, 35, dtype=np.float32).reshape(5, 7)}
+    with rewrite.replaying() as every:
+        whole = rewrite.simplify(graph, RULES)
+    assert every.made >= 4 and every.last is not None
+    sizes = []
+    for limit in range(every.made + 1):
+        with rewrite.replaying(limit) as replay:
+            made = rewrite.simplify(graph, RULES)
+        assert replay.made == limit
+        np.testing.assert_array_equal(interp.run(made, x).outputs[0], interp.run(graph, x).outputs[0])
+        sizes.append(sum(node.op in (ops.DIV, ops.MUL) for node in traverse.topological(made.results)))
+    assert sizes[0] == 4 and made.roots == whole.roots
+    with rewrite.replaying(0):  # nothing is left of it afterwards
+        pass
+    assert rewrite.simplify(graph, RULES).roots == whole.roots
+
+
+def _wrong(rule: Rule) -> Rule:
+    """The rule with a result that is 1.5 times as large."""
+
+    def larger(node: Node) -> Node | None:
+        found = rule.rewrite(node)
+        return None if found is None else found * 1.5
+
+    return replace(rule, rewrite=larger)
+
+
+def test_the_rule_is_named_and_the_operator_it_was_applied_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from luminal.core import pipeline
+
+    wrong = tuple(_wrong(rule) if rule.equation.startswith("x / c = ") else rule for rule in RULES)
+    monkeypatch.setattr(pipeline, "RULES", wrong)
+    report = luminal.diff(_steps(), target=TARGET, save=tmp_path)
+    finding = report.finding
+    assert finding is not None and finding.change is not None and finding.origin is not None
+    assert finding.stage == "simplification" and finding.origin.name == "halved"
+    assert finding.change.kind == "rule" and finding.change.name == "x / c = x * (1/c), c a power of two"
+    assert 0 < finding.change.number < finding.change.count
+    before, after = (float(text.rpartition(" ")[2]) for text in (finding.change.before, finding.change.after))
+    assert after == pytest.approx(1.5 * before)
+    assert "changed by: rule x / c" in str(report)
+
+
+def test_bisection_finds_every_place() -> None:
+    for first in range(1, 40):
+        asked: list[int] = []
+
+        def fails(k: int, first: int = first, asked: list[int] = asked) -> bool:
+            asked.append(k)
+            return k >= first
+
+        assert bisection.least(39, fails) == first and len(asked) <= 6
+
+
+@pytest.fixture
+def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``Vectorise`` that doubles what its loop stores."""
+    done = Vectorise.__call__
+
+    def wrong(self: Vectorise, nest: ln.LoopNest) -> ln.LoopNest:
+        def moved(statement: ln.Statement) -> ln.Statement:
+            if isinstance(statement, ln.Loop):
+                return replace(statement, body=tuple(map(moved, statement.body)))
+            if isinstance(statement, ln.Store):
+                return replace(statement, value=ln.apply(ops.ADD, (statement.value, statement.value), None, f32))
+            return statement
+
+        found = done(self, nest)
+        return replace(found, body=tuple(map(moved, found.body)))
+
+    monkeypatch.setattr(Vectorise, "__call__", wrong)
+    return
+
+
+def test_the_transform_is_named(doubled: None, tmp_path: Path) -> None:
+    x = ir.input_("x", (6, 40), f32)
+    origins: ir.Origins = {}
+    with ir.originating(origins, Origin("Sin", "wave")):
+        y = ir.unary(ops.SIN, x)
+    report = luminal.diff(Graph("wave", (x,), (("y", y),), origins=origins), target=TARGET, save=tmp_path)
+    finding = report.finding
+    assert finding is not None and finding.change is not None and finding.origin is not None
+    assert finding.stage == "scheduling" and finding.origin.name == "wave"
+    assert finding.change.kind == "transform" and finding.change.name.startswith("Vectorise(")
+    assert 1 <= finding.change.number <= finding.change.count
+
+
+def test_kernels_of_a_right_compiler_are_right() -> None:
+    graph = luminal.read(classifier(), dims=DIMS)
+    program = compile_graph(graph, TARGET)
+    assert kernels.culprit(program, TARGET, {"batch": 3}) is None
+    for kernel in program.kernels:
+        made = kernels.prefixes(kernel.scheduled)
+        assert made[-1][1] == kernel.nest and len(made) == len(kernel.scheduled.schedule) + 1
+    assert any(isinstance(t, Merge | Vectorise) for k in program.kernels for t in k.scheduled.schedule)
+
+
+# ---- what is written down --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simplification that takes sums for their first terms."""
+    from luminal.core import pipeline
+
+    simplify = pipeline.simplify
+
+    def made(node: Node, operands: Any) -> Node:
+        return operands[0] if node.op is ops.ADD else traverse.rebuild(node, operands)
+
+    def wrong(graph: Graph, rules: Any) -> Graph:
+        found = simplify(graph, rules)
+        return found.computing(rewrite.remade(found.roots, dict(found.origins), made))
+
+    monkeypatch.setattr(pipeline, "simplify", wrong)
+
+
+def test_the_reproducer_reproduces(no_bias: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = luminal.diff(saved(classifier(), tmp_path), dims=DIMS, target="avx2", save=tmp_path / "found")
+    assert report.finding is not None and report.finding.origin is not None
+    assert report.finding.origin.name == "bias"
+    program, *words = shlex.split(report.finding.command)
+    assert program == "luminal" and (tmp_path / "found" / "command.txt").read_text().strip() == report.finding.command
+    (node,) = onnx.load(tmp_path / "found" / "model.onnx").graph.node
+    assert node.name == "bias"
+    page = tmp_path / "report.html"
+    failed = CliRunner().invoke(app, [*words, "--json", "--html", str(page)])
+    assert failed.exit_code == 1, failed.output
+    found = json.loads(failed.stdout)
+    assert found["verdict"] == "differs" and found["finding"]["operator"] == "Add 'bias'"
+    text = page.read_text()
+    assert "Add &#39;bias&#39;" in text and "http" not in text and "differs" in text
+    monkeypatch.undo()
+    right = CliRunner().invoke(app, words)
+    assert right.exit_code == 0, right.output
+
+
+def test_the_reproducer_of_a_module_is_a_program(no_bias: None, tmp_path: Path) -> None:
+    report = luminal.diff(torch.nn.Linear(5, 3), (torch.randn(2, 5),), target="avx2", save=tmp_path)
+    assert report.finding is not None and "model.pt2" in report.finding.command
+    assert CliRunner().invoke(app, shlex.split(report.finding.command)[1:]).exit_code == 1
+
+
+def test_reports_hold_what_json_cannot() -> None:
+    x = ir.input_("x", (1,), f32)
+    report = luminal.diff(Graph("inf", (x,), (("y", x / 0.0),)), {"x": np.ones(1, np.float32)}, target="avx2")
+    assert isinstance(report, Report)
+    json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert report.html().startswith("<!DOCTYPE html>")
