@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,6 +45,7 @@ from luminal.frontends.fx.dtypes import to_numpy
 from luminal.frontends.fx.export import rules
 from luminal.frontends.fx.partition import split
 from luminal.frontends.fx.program import is_function
+from luminal.frontends.fx.recurrent import step_by_step
 from luminal.frontends.fx.viewed import without_views
 from luminal.module import Module
 from luminal.tuning.records import RecordsError
@@ -105,14 +107,16 @@ def luminal(
         boxed: Callable[..., Any] = make_boxed_func(run)
         return boxed
 
+    backend = aot_autograd(
+        fw_compiler=partial(compiler, name="forward"),
+        bw_compiler=partial(compiler, name=BACKWARD),
+        inference_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=rules(),
+    )
     try:
-        compiled: Callable[..., Any] = aot_autograd(
-            fw_compiler=partial(compiler, name="forward"),
-            bw_compiler=partial(compiler, name=BACKWARD),
-            inference_compiler=compiler,
-            partition_fn=min_cut_rematerialization_partition,
-            decompositions=rules(),
-        )(graph, inputs)
+        with step_by_step() if trained else nullcontext():
+            compiled: Callable[..., Any] = backend(graph, inputs)
     except Exception as error:  # noqa: BLE001 - what PyTorch cannot make a functional graph of, it can run
         compilation.leave(_everything(graph, error), "pytorch")
         compilation.warn()
