@@ -11,8 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from luminal import dynamo
+from luminal.frontends.fx.viewed import without_views
 from tests.fx_support import floats, integers
 
 STEPS = 20
@@ -270,3 +272,25 @@ def test_what_is_saved_is_what_the_partitioner_chose() -> None:
     places = {tensor.data_ptr() for tensor in saved}
     assert {x.data_ptr(), model.weight.data_ptr()} <= places and result.data_ptr() not in places
     assert len(places) <= 3
+
+
+def test_results_that_need_no_kernel_are_left_to_pytorch() -> None:
+    """Inputs, views and sizes; what is computed is computed once, and views of it lie in its memory."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[Any, ...]:
+        y = x @ w
+        return y, w.t(), y.t(), x, y, x.shape[0], y.view(-1)[1:], None
+
+    x, w = floats(3, 4), floats(4, 5)
+    graph = make_fx(function, tracing_mode="symbolic")(x, w)
+    found = without_views(graph)
+    assert found.computed is not None
+    assert [str(leaf.target) for leaf in found.computed.graph.output_node().args[0]] == [
+        "aten.mm.default", "aten.slice.Tensor",
+    ]  # fmt: skip
+    results = found.rest(*([x, w][k] for k in found.takes), *found.computed(x, w))
+    assert results[3] is x and results[1].data_ptr() == w.data_ptr() and results[5] == 3 and results[7] is None
+    assert results[0] is results[4] and results[2].data_ptr() == results[0].data_ptr()
+    torch.testing.assert_close([r for r in results if r is not None], [r for r in function(x, w) if r is not None])
+    assert without_views(make_fx(lambda x: (x.t(), x))(x)).computed is None
+    assert len(without_views(graph, views=False).takes) == 1  # x itself; w is transposed by a kernel

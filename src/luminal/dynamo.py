@@ -273,10 +273,10 @@ class _Compiled:
     """A functional graph of ATen operators as a library.
 
     ``weights`` are the positions of parameters among the arguments, which are constants of the library until they have
-    other values: who changes them once, trains them. Numbers that are no tensor's size are constants of
-    the library, too. Where sizes cannot be symbols, or those of a call are outside what the graph was found to allow,
-    there is a library for just these sizes. Unless results are to be ``strided`` as PyTorch expects, they are row-major.
-    Results that are inputs, or views, PyTorch makes.
+    other values: who changes them once, trains them. Numbers that are no tensor's size are constants of the library,
+    too. Where sizes cannot be symbols, or those of a call are outside what the graph was found to allow, there is a
+    library for just these sizes. Unless results are to be ``strided`` as PyTorch expects, they are row-major. Results
+    that are inputs, or views, PyTorch makes.
     """
 
     def __init__(
