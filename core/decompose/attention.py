@@ -118,10 +118,12 @@ def _masked(scores: Node, mask: Node | None, is_causal: bool) -> Node:
 
 
 def _scale(q: Node, scale: float | None) -> float:
+    if scale is not None:
+        return scale
     depth = q.shape[-1]
-    if scale is None and not isinstance(depth, int):
+    if not isinstance(depth, int):
         raise ShapeError(f"attention: the size of a head, {depth}, must be known")
-    return 1 / math.sqrt(depth) if scale is None else scale
+    return 1 / math.sqrt(depth)
 
 
 def _is_computed(node: Node) -> bool:
