@@ -15,8 +15,9 @@ from luminal.core.types import f32
 def kernels(*shapes: tuple[int, ...]) -> list[str]:
     """The kinds of the kernels of a product of two inputs."""
     a, b = (ir.input_(name, shape, f32) for name, shape in zip("ab", shapes, strict=True))
-    graph = Graph("product", (("y", matmul(a, b)),), (a, b))
-    return [kernel.name.rstrip("0123456789") for kernel in compile_graphs("product", {"main": graph}, parse("avx512")).kernels]
+    graph = Graph("product", (a, b), (("y", matmul(a, b)),))
+    program = compile_graphs("product", {"main": graph}, parse("avx512"))
+    return [kernel.name.rstrip("0123456789") for kernel in program.kernels]
 
 
 @pytest.mark.parametrize("depth", [256, 1024])

@@ -8,7 +8,6 @@ absorb.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -231,20 +230,20 @@ def _in_place(target: Target, found: Contraction, tile: Tile) -> Tile:
 
 
 def _evicts_itself(found: Contraction, tile: Tile, target: Target) -> bool:
-    """Whether rows of B that a tile reads in place fall into so few sets of the first-level cache that they evict each
-    other before the next tile of rows reads them again: products of 1024 columns take twice as long as from panels.
-    Where samples have a B each, there are too few tiles for panels to pay."""
+    """Whether all rows of B that a tile reads in place begin in one set of the first-level cache, and evict each other
+    before the next tile of rows reads them again: products of 1024 columns take twice as long as from panels. Where
+    samples have a B each, there are too few tiles of rows for panels to pay."""
     along = sym.as_var(found.axes[found.k[-1]])
     if found.batch or along is None or _row_tiles(found, tile) < target.costs.tiles.of_panel:
         return False
     place: Int = 0
     for index, size in zip(found.b.index, found.b.source.shape, strict=True):
         place = place * size + index
-    linear = sym.coefficient(place, along)
+    linear, way = sym.coefficient(place, along), target.costs.memory.l1_way
     if linear is None or not isinstance(linear[0], int):
         return False
-    between = abs(linear[0]) * found.b.source.dtype.itemsize
-    return typical(found.count(found.k)) > target.l1 // math.gcd(between, target.costs.memory.l1_way)
+    crowded = linear[0] * found.b.source.dtype.itemsize % way == 0
+    return crowded and typical(found.count(found.k)) > target.l1 // way
 
 
 def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
