@@ -38,6 +38,7 @@ from benchmarks import (
     report,
     searching,
     tables,
+    training,
     zoo,
 )
 from benchmarks import page as rewriting
@@ -114,6 +115,47 @@ def test_the_page_of_algebra_goes_on_from_what_was_measured(monkeypatch: pytest.
     assert len(measured_) == 2 and "DenseNet-121" in (tmp_path / "a.md").read_text()
     with pytest.raises(typer.BadParameter):
         algebra.main("", 2, 3, None, resume=True)
+
+
+def test_the_page_of_training_goes_on_from_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The ratio is that of the faster of luminal's two; a process of its own tells each contender's memory."""
+    asked: list[str] = []
+
+    def run(module: str, options: dict[str, Any]) -> Any:
+        if "step" not in options:
+            return [["contraction7", 0.25, 5e10, "MatMul 'a'"]]
+        alone = len(options["contenders"]) == 1
+        asked.append(f"{options['name']}/{options['step']}" + f" {options['contenders'][0]}" * alone)
+        if asked[-1] == "gpt/gradients":
+            raise KeyboardInterrupt
+        times = {"backend": 4e-3, "grad": 2e-3, "torch.compile": 3e-3, "eager": 5e-3}
+        failed = {} if options["step"] == "gradients" else {"grad": "it updates nothing"}
+        found_ = {key: times[key] for key in options["contenders"] if key not in failed}
+        memory = {key: (1 + list(times).index(key)) * 2**20 for key in options["contenders"]} if alone else {}
+        return asdict(training.Row(found_, failed, memory, 9.0))
+
+    monkeypatch.setattr(training.apart, "run", run)
+    arguments = {"only": "mlp,gpt", "threads": 2, "runs": 3, "write": tmp_path / "t.md"}
+    with pytest.raises(KeyboardInterrupt):
+        training.main(**arguments, steps="", resume=False)
+    assert len(asked) == 1 + 4 + 1 + 3 + 1
+    page = (tmp_path / "t.md").read_text()
+    assert "| gradients | 1.50 | 2.50 | 4 ms | 2 ms | 3 ms | 5 ms | 1 MiB | 4 MiB | 9 s |" in page
+    assert "| whole | 0.75 | 1.25 | 4 ms |  | 3 ms | 5 ms | 1 MiB | 4 MiB | 9 s |" in page
+    assert "| contraction7 | 25% | 50 | MatMul 'a' |" in page and "`grad`: it updates nothing" in page
+    assert "Geometric mean of gradients: 1.50x torch.compile" in page
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        training.main(**arguments, steps="", resume=True)
+    assert asked == ["gpt/gradients"]
+
+
+def test_models_to_train_have_losses() -> None:
+    for case in training.CASES.values():
+        model, inputs = case.small()
+        loss = model.train()(*inputs)
+        loss.backward()
+        assert loss.ndim == 0 and all(p.grad is not None for p in model.parameters())
 
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -11,7 +11,6 @@ from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
 from luminal import dynamo
-from luminal.core.errors import ModelError
 from tests.fx_support import floats, integers
 
 
@@ -97,9 +96,3 @@ def test_arguments_that_are_written_into() -> None:
     mine, theirs = torch.arange(8.0).view(4, 2), torch.arange(8.0).view(4, 2)
     assert torch.equal(shared(mine, mine[1:3, 0]), function(theirs, theirs[1:3, 0])[1])
     assert torch.equal(mine, theirs)
-
-
-def test_gradients_are_refused() -> None:
-    compiled = torch.compile(nn.Linear(4, 3), backend="luminal")
-    with torch.enable_grad(), pytest.raises((ModelError, torch._dynamo.exc.BackendCompilerFailed), match="no_grad"):
-        compiled(floats(2, 4))

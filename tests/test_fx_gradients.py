@@ -75,3 +75,25 @@ def test_bags_of_embeddings(mode: str) -> None:
             ),
             weight, index, offsets, *weights,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_attention(masked: bool, causal: bool) -> None:
+    """From the sums of exponentials that the attention itself gives, as PyTorch keeps them."""
+    q, k, v, gradient = (normal(2, 3, size, 4, seed=size) for size in (5, 7, 7, 5))
+    mask = torch.where(normal(2, 1, 5, 7, seed=3) > 0.8, -torch.inf, normal(2, 1, 5, 7, seed=4)) if masked else None
+    scale = 0.3 if masked else None
+    attended = aten._scaled_dot_product_flash_attention_for_cpu
+
+    def forward(*given: torch.Tensor) -> Any:
+        return attended(*given, 0.0, causal, attn_mask=mask, scale=scale)
+
+    agrees(forward, q, k, v)
+    result, sums = forward(q, k, v)
+    agrees(
+        lambda *given: aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *given, 0.0, causal, attn_mask=mask, scale=scale
+        ),
+        gradient, q, k, v, result, sums,
+    )  # fmt: skip

@@ -12,9 +12,9 @@ from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.exponential import LOG2_E, exp, exp2
 from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.decompose.indexing import below_diagonal
-from luminal.core.decompose.reduction import max_, sum_
+from luminal.core.decompose.reduction import logsumexp, max_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, select, unary
+from luminal.core.ir import Node, cast, select, unary
 from luminal.core.movement import reshape, transpose, unsqueeze
 from luminal.core.symbolic import Int
 
@@ -34,11 +34,7 @@ def scaled_dot_product_attention(
     zero. A row whose every position is masked gives zeros, as in PyTorch.
     """
     require_float(q, "scaled_dot_product_attention")
-    depth = q.shape[-1]
-    if scale is None:
-        if not isinstance(depth, int):
-            raise ShapeError(f"attention: the size of a head, {depth}, must be known")
-        scale = 1 / math.sqrt(depth)
+    scale = _scale(q, scale)
     heads: Int = q.shape[-3] if q.rank > 2 else 1
     grouped = enable_gqa and q.rank > 2 and k.shape[-3] != heads
     if grouped:
@@ -60,10 +56,7 @@ def scaled_dot_product_attention(
         scores = matmul(q, transpose(k, -2, -1)) * factor
     if softcap > 0:
         scores = tanh(scores) * (softcap * unit)
-    if is_causal:
-        scores = select(below_diagonal(q.shape[-2], k.shape[-2]), scores, -math.inf)
-    if mask is not None:
-        scores = select(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
+    scores = _masked(scores, mask, is_causal)
     largest = max_(scores, -1, keepdims=True)
     if sink is not None:
         sink = unsqueeze(sink, [-1, -2]) * unit
@@ -76,6 +69,61 @@ def scaled_dot_product_attention(
     if mask is not None:
         result = select(equal(largest, -math.inf), 0, result)
     return reshape(result, [*result.shape[:-4], heads, *result.shape[-2:]]) if grouped else result
+
+
+def attention_and_sums(
+    q: Node, k: Node, v: Node, mask: Node | None = None, is_causal: bool = False, scale: float | None = None
+) -> tuple[Node, Node]:
+    """The attention, and for its gradients the logarithm of the sum of each row's exponentials, ``[.., H, L]``, of the
+    type that arithmetic is done in; operands as above."""
+    result = scaled_dot_product_attention(q, k, v, mask, is_causal, scale)
+    q, k = cast(q, q.dtype.compute), cast(k, k.dtype.compute)
+    mask = mask if mask is None or mask.dtype.is_bool else cast(mask, q.dtype)
+    return result, logsumexp(_scores(q, k, mask, is_causal, scale), -1)
+
+
+def attention_backward(
+    gradient: Node, q: Node, k: Node, v: Node, result: Node, sums: Node, mask: Node | None = None,
+    is_causal: bool = False, scale: float | None = None,
+) -> tuple[Node, Node, Node]:  # fmt: skip
+    """What ``gradient``, that of ``result``, makes the gradients of ``q``, ``k`` and ``v`` (Dao et al., 2022, algorithm
+    4): weights are computed again from the ``sums`` of ``attention_and_sums``."""
+    types = [x.dtype for x in (q, k, v)]
+    gradient, q, k, v, result = (cast(x, x.dtype.compute) for x in (gradient, q, k, v, result))
+    mask = mask if mask is None or mask.dtype.is_bool else cast(mask, q.dtype)
+    rows = unsqueeze(sums, [-1])
+    # Of a row that is masked altogether the sum is 0, and nothing depends on it.
+    weights = select(equal(rows, -math.inf), 0, exp(_scores(q, k, mask, is_causal, scale) - rows))
+    along = sum_(gradient * result, -1, keepdims=True)
+    of_scores = weights * (matmul(gradient, transpose(v, -2, -1)) - along) * _scale(q, scale)
+    found = (
+        matmul(of_scores, k),
+        matmul(transpose(of_scores, -2, -1), q),
+        matmul(transpose(weights, -2, -1), gradient),
+    )
+    of_q, of_k, of_v = (cast(x, dtype) for x, dtype in zip(found, types, strict=True))
+    return of_q, of_k, of_v
+
+
+def _scores(q: Node, k: Node, mask: Node | None, is_causal: bool, scale: float | None) -> Node:
+    return _masked(matmul(q, transpose(k, -2, -1)) * _scale(q, scale), mask, is_causal)
+
+
+def _masked(scores: Node, mask: Node | None, is_causal: bool) -> Node:
+    if is_causal:
+        scores = select(below_diagonal(*scores.shape[-2:]), scores, -math.inf)
+    if mask is not None:
+        scores = select(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
+    return scores
+
+
+def _scale(q: Node, scale: float | None) -> float:
+    if scale is not None:
+        return scale
+    depth = q.shape[-1]
+    if not isinstance(depth, int):
+        raise ShapeError(f"attention: the size of a head, {depth}, must be known")
+    return 1 / math.sqrt(depth)
 
 
 def _is_computed(node: Node) -> bool:

@@ -220,3 +220,20 @@ def scaled_dot_product_attention(
     if dropout_p != 0:
         raise UnsupportedError("attention with dropout; export the module in evaluation mode, after .eval()")
     return attention.scaled_dot_product_attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu")
+def attention_for_gradients(
+    query: Node, key: Node, value: Node, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: Node | None = None, scale: float | None = None,
+) -> tuple[Node, Node]:  # fmt: skip
+    """PyTorch takes it without dropout alone, and for keys of as many heads as queries."""
+    return attention.attention_and_sums(query, key, value, attn_mask, is_causal, scale)
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu_backward")
+def attention_backward(
+    grad_out: Node, query: Node, key: Node, value: Node, out: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
+    *, attn_mask: Node | None = None, scale: float | None = None,
+) -> tuple[Node, Node, Node]:  # fmt: skip
+    return attention.attention_backward(grad_out, query, key, value, out, logsumexp, attn_mask, is_causal, scale)

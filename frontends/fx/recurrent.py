@@ -69,6 +69,14 @@ aten("rnn_relu.input")(partial(_rnn, relu))
 
 
 @contextmanager
+def step_by_step() -> Iterator[None]:
+    """Around the tracing of forward and backward passes: PyTorch writes a layer as its steps. What it would call of
+    oneDNN's gives no gradients in a traced graph."""
+    with patch.object(torch._C, "_get_mkldnn_enabled", lambda: False):
+        yield
+
+
+@contextmanager
 def any_length() -> Iterator[None]:
     """Around the export of a module: gives PyTorch the shapes of a layer's results. It would find them by running the
     layer step by step, which fixes the number of steps."""

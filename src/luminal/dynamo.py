@@ -11,7 +11,9 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import list_backends, register_backend
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.solve import try_solve
 
@@ -42,6 +45,8 @@ from luminal.frontends.fx.dtypes import to_numpy
 from luminal.frontends.fx.export import rules
 from luminal.frontends.fx.partition import split
 from luminal.frontends.fx.program import is_function
+from luminal.frontends.fx.recurrent import step_by_step
+from luminal.frontends.fx.viewed import without_views
 from luminal.module import Module
 from luminal.tuning.records import RecordsError
 
@@ -56,6 +61,7 @@ OPTIONS = (
     "search",
 )  # of luminal.compile, for a captured graph
 _MACHINE = (ArtifactError, BuildError, RecordsError, TargetError)  # faults of no model
+BACKWARD = "backward"  # the name of that graph
 _SHOWN = 20  # places that a warning lists
 
 
@@ -65,11 +71,12 @@ def luminal(
     """What runs ``graph``, a module that Dynamo captured with these example ``inputs``.
 
     ``options`` are those of ``luminal.compile``: ``torch.compile(model, backend="luminal", options={"threads": 1})``.
-    Parameters are constants of the library, which is compiled again where they have changed since; buffers are inputs.
+    Parameters are constants of the library until they change; then it is compiled again, with parameters as inputs.
+    They are inputs from the start where gradients are asked for; buffers always are.
     Operators that luminal cannot compile are run by PyTorch, which a warning at the first call lists; with
     ``fullgraph=True`` that call raises UnsupportedError with the list.
 
-    Raises ModelError where gradients are asked for, InputError for options that it has not, and for a ``mode``.
+    Raises InputError for options that it has not, and for a ``mode``.
     """
     options = {} if options is None else dict(options)
     unknown = sorted(options.keys() - OPTIONS)
@@ -80,18 +87,16 @@ def luminal(
         )
     seed, threads = random.parse(options.get("seed", 0)), arguments.threads(options.get("threads", 0))
     api.options(**{key: value for key, value in options.items() if key != "seed"} | {"threads": threads})
-    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        raise ModelError(
-            "luminal compiles models for inference: call the model under torch.no_grad() or torch.inference_mode()"
-        )
-    weights = [k for k, x in enumerate(inputs) if isinstance(x, torch.nn.Parameter)]
+    trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    weights = [] if trained else [k for k, x in enumerate(inputs) if isinstance(x, torch.nn.Parameter)]
     identity = graph.meta.get("dynamo_compile_id")
     frame = 0 if identity is None else (identity.frame_id or 0) << 32 | (identity.frame_compile_id or 0) << 24
     compilation = _Compilation(options, seed + frame, _is_whole())
 
-    def compiler(functional: torch.fx.GraphModule, arguments: Inputs) -> Callable[..., Any]:
+    def compiler(functional: torch.fx.GraphModule, arguments: Inputs, name: str = "") -> Callable[..., Any]:
         # Arguments that share memory have become one; then it is not known which are weights.
-        part = _Part(functional, weights if len(arguments) == len(inputs) else [], compilation)
+        fixed = weights if len(arguments) == len(inputs) else []
+        part = _Part(functional, fixed, compilation, name, strided=name != BACKWARD)
 
         def run(*arguments: Any) -> Any:
             try:
@@ -102,8 +107,16 @@ def luminal(
         boxed: Callable[..., Any] = make_boxed_func(run)
         return boxed
 
+    backend = aot_autograd(
+        fw_compiler=partial(compiler, name="forward"),
+        bw_compiler=partial(compiler, name=BACKWARD),
+        inference_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=rules(),
+    )
     try:
-        compiled: Callable[..., Any] = aot_autograd(fw_compiler=compiler, decompositions=rules())(graph, inputs)
+        with step_by_step() if trained else nullcontext():
+            compiled: Callable[..., Any] = backend(graph, inputs)
     except Exception as error:  # noqa: BLE001 - what PyTorch cannot make a functional graph of, it can run
         compilation.leave(_everything(graph, error), "pytorch")
         compilation.warn()
@@ -188,9 +201,12 @@ class _Part:
     """A functional graph of ATen operators as a library or, where luminal cannot compile all of it, as libraries for
     parts of it, with PyTorch for the rest; as in ``_Compiled``, ``weights`` are positions of arguments."""
 
-    def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation, name: str = ""):
+    def __init__(
+        self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation, name: str = "",
+        strided: bool = True,
+    ) -> None:  # fmt: skip
         self.graph, self.weights, self.compilation, self.name = graph, weights, compilation, name
-        self.compiled = _Compiled(graph, weights, compilation)
+        self.compiled = _Compiled(graph, weights, compilation, strided)
         self.apart: Callable[..., Any] | None = None
         compilation.libraries += 1
 
@@ -254,15 +270,20 @@ def _foreign(node: torch.fx.Node) -> Unsupported:
 
 
 class _Compiled:
-    """A functional graph of ATen operators as a library, for the present values of its weights.
+    """A functional graph of ATen operators as a library.
 
-    ``weights`` are the positions of parameters among the arguments. Numbers that are no tensor's size are constants of
-    the library, too. Where sizes cannot be symbols, or those of a call are outside what the graph was found to allow,
-    there is a library for just these sizes.
+    ``weights`` are the positions of parameters among the arguments, which are constants of the library until they have
+    other values: who changes them once, trains them. Numbers that are no tensor's size are constants of the library,
+    too. Where sizes cannot be symbols, or those of a call are outside what the graph was found to allow, there is a
+    library for just these sizes. Unless results are to be ``strided`` as PyTorch expects, they are row-major. Results
+    that are inputs, or views, PyTorch makes.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation) -> None:
-        self.graph, self.weights, self.compilation = graph, weights, compilation
+    def __init__(
+        self, graph: torch.fx.GraphModule, weights: Sequence[int], compilation: _Compilation, strided: bool = True
+    ) -> None:
+        self.whole, self.weights, self.compilation = graph, weights, compilation
+        self.graph, self.rest, self.takes = without_views(graph, views=strided)
         self.placeholders = graph.graph.find_nodes(op="placeholder")
         symbols = {symbol for node in self.placeholders for symbol in _symbols(node)}
         self.symbols = frozenset(map(str, symbols))
@@ -271,15 +292,25 @@ class _Compiled:
             for k, node in enumerate(self.placeholders)
             if isinstance(node.meta.get("val"), torch.SymInt) and not node.meta["val"].node.expr.free_symbols <= symbols
         ]
-        self.orders = [_order(leaf) for leaf in pytree.tree_leaves(graph.graph.output_node().args[0])]
+        leaves = [] if self.graph is None else pytree.tree_leaves(self.graph.graph.output_node().args[0])
+        self.orders = [_order(leaf) if strided else None for leaf in leaves]
+        self.versions: list[Any] | None = None
         self.fixed: list[Any] | None = None
         self.upper = 0
         self.module: Module | None = None  # of symbolic sizes
         self.exact: dict[tuple[int, ...], Module] = {}  # by the values of the symbols
 
     def __call__(self, *arguments: Any) -> Any:
-        fixed: list[Any] = [(arguments[k].data_ptr(), arguments[k]._version) for k in self.weights]
-        fixed += [arguments[k] for k in self.numbers]
+        values = [] if self.graph is None else self._computed(arguments)
+        return self.rest(*(arguments[k] for k in self.takes), *values)
+
+    def _computed(self, arguments: Inputs) -> Sequence[Any]:
+        """What the library computes, compiled where there is none for such arguments."""
+        versions = [(arguments[k].data_ptr(), arguments[k]._version) for k in self.weights]
+        if self.versions is not None and versions != self.versions:
+            self.weights, versions, self.fixed = [], [], None
+        self.versions = versions
+        fixed = [arguments[k] for k in self.numbers]
         largest = max((size for x in arguments if isinstance(x, torch.Tensor) for size in x.shape), default=0)
         sizes = self._sizes(arguments)
         if fixed != self.fixed or largest > self.upper:
@@ -299,7 +330,7 @@ class _Compiled:
     def obstacles(self, arguments: Inputs) -> Sequence[tuple[torch.fx.Node, Unsupported]]:
         """The nodes that luminal cannot compile, at the sizes of a call."""
         dims, constants = _only(self._sizes(arguments)), self._constants(arguments)
-        return importer.obstacles(self.graph, dims, constants)
+        return importer.obstacles(self.whole, dims, constants)
 
     def _symbolic(self, arguments: Inputs, is_symbolic: bool) -> Module | None:
         """The library for all sizes of the symbols; None where there are symbols, and none is possible."""
@@ -339,10 +370,9 @@ class _Compiled:
                 found[str(symbol)] = max(int(bounds.lower), 0), int(min(bounds.upper, self.upper))
         return found
 
-    def _run(self, module: Module, arguments: Inputs) -> Any:
+    def _run(self, module: Module, arguments: Inputs) -> Sequence[Any]:
         """The results, which lie in memory in the order of axes that PyTorch gave them: views of them rely on it."""
-        leaves, tree = pytree.tree_flatten(pytree.tree_map(tensors.to_torch, module(*arguments)))
-        return pytree.tree_unflatten(list(map(_in_order, leaves, self.orders)), tree)
+        return [_in_order(tensors.to_torch(x), order) for x, order in zip(module(*arguments), self.orders, strict=True)]
 
 
 def _only(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from luminal.core import interp, ir, ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
@@ -170,7 +171,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
     in_place = not (target.packs or is_constant(found.b.source))
-    in_place = in_place or (tile.unit is None and direct(found, tile.columns))
+    in_place = in_place or (
+        tile.unit is None and direct(found, tile.columns) and not _evicts_itself(found, tile, target)
+    )
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     if suited is not None:
@@ -224,6 +227,23 @@ def _in_place(target: Target, found: Contraction, tile: Tile) -> Tile:
             if direct(found, narrower.columns):
                 return narrower
     return tile
+
+
+def _evicts_itself(found: Contraction, tile: Tile, target: Target) -> bool:
+    """Whether all rows of B that a tile reads in place begin in one set of the first-level cache, and evict each other
+    before the next tile of rows reads them again: products of 1024 columns take twice as long as from panels. Where
+    samples have a B each, there are too few tiles of rows for panels to pay."""
+    along = sym.as_var(found.axes[found.k[-1]])
+    if found.batch or along is None or _row_tiles(found, tile) < target.costs.tiles.of_panel:
+        return False
+    place: Int = 0
+    for index, size in zip(found.b.index, found.b.source.shape, strict=True):
+        place = place * size + index
+    linear, way = sym.coefficient(place, along), target.costs.memory.l1_way
+    if linear is None or not isinstance(linear[0], int):
+        return False
+    crowded = linear[0] * found.b.source.dtype.itemsize % way == 0
+    return crowded and typical(found.count(found.k)) > target.l1 // way
 
 
 def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
