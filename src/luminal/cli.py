@@ -455,9 +455,9 @@ def verify(folder: Annotated[Path, typer.Argument(help="an exported model")]) ->
 
 
 @app.command("targets")
-def targets_() -> None:
+def targets_(among: Annotated[str, typer.Argument(metavar="[WORD]", help="in the names of targets")] = "") -> None:
     """List the machines that models are compiled for, and what this one runs."""
-    for line in machines.lines():
+    for line in machines.lines(among):
         out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

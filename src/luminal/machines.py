@@ -41,7 +41,7 @@ def called_from(target: Target) -> str:
     return "C, C++, Python" if system.python else "C, C++"
 
 
-def lines() -> list[str]:
-    """A table of all targets, as text."""
+def lines(among: str = "") -> list[str]:
+    """A table of the targets whose names contain ``among``, as text."""
     head = Machine("target", "system", "CPU", "called from", "this machine")
-    return [head.line, *(machine.line for machine in machines())]
+    return [head.line, *(machine.line for machine in machines() if among in machine.name)]
