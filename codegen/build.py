@@ -166,8 +166,8 @@ def _units(
             continue
         for unit, level in compiled(path, target, name):
             # Functions of the headers that were compiled for other instructions have names of their own.
-            common = (headers.namespace(*level), f"-I{INCLUDE}") if target.levels else shared
-            found[unit] = Unit(text, (*level, *common), kernels[path], headers.VECTORS)
+            inner = headers.namespace(*level) if target.levels else shared[0]
+            found[unit] = Unit(text, (*level, inner, *shared[1:]), kernels[path], headers.VECTORS)
     runtime = "".join(line + "\n" for line in files[LIBRARY].splitlines() if "exports.hpp" in line)
     return found | {"runtime.cpp": Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared))}
 

@@ -210,6 +210,10 @@ def assemble(
         "stack_kib": _stack_kib(program),
         "kernel_sources": list(kernels),
         "kernel_groups": _groups(program.name, target),
+        "conditions": {
+            level.name: " && ".join(f'cpu_supports("{feature}")' for feature in level.features)
+            for level in target.levels
+        },
         "library_flags": LIBRARY_FLAGS,
         "functions": interface.FUNCTIONS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),

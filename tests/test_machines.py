@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,8 +101,6 @@ def test_a_module_of_webassembly_computes_the_model_in_a_page(folders: Any) -> N
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    extensions_map: ClassVar = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
-
     def log_message(self, format: str, *arguments: Any) -> None: ...
 
 
