@@ -261,11 +261,16 @@ def check_supported(target: Target) -> None:
 
 
 def _here() -> tuple[str, ...]:
-    """The systems whose libraries load into this process."""
+    """The systems whose libraries load into this process. What this machine's own compiler makes for Linux, it runs."""
     system = platform.system().lower()
-    if system != "linux":
-        return ("macos",) if system == "darwin" else (system,)
-    return ("linux",) if platform.libc_ver()[0] == "glibc" else ("musl",)
+    if system == "linux":
+        return ("linux",) if _has_glibc() else ("linux", "musl")
+    return ("macos",) if system == "darwin" else (system,)
+
+
+@cache
+def _has_glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"
 
 
 def architecture() -> str:

@@ -80,12 +80,13 @@ def test_a_module_of_webassembly_computes_the_model_in_node(folders: Any) -> Non
 def test_a_module_of_webassembly_computes_the_model_in_a_page(folders: Any) -> None:
     folder = folders("wasm32")
     source()[1].numpy().tofile(folder / "x.bin")
-    (folder / "index.html").write_text("""<script type="module">
+    (folder / "index.html").write_text("""<body></body><script type="module">
         import { load } from "./images.mjs";
         const [model, answer] = await Promise.all([load(), fetch("x.bin")]);
         const data = new Float32Array(await answer.arrayBuffer());
         const [found] = Object.values(model.run({ input: { data, shape: [3, 3, 16, 16] } }));
         window.found = Array.from(found.data);
+        document.body.dataset.ready = "yes";
     </script>""")
     handler = functools.partial(QuietHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -93,7 +94,6 @@ def test_a_module_of_webassembly_computes_the_model_in_a_page(folders: Any) -> N
         try:
             with browser.browser() as page:
                 page.open(f"http://127.0.0.1:{server.server_port}/")
-                page.until("window.found")
                 found = np.array(page.value("window.found"), np.float32)
         finally:
             server.shutdown()

@@ -40,5 +40,5 @@ function compare() {
 
 element("compare").disabled = false;
 element("compare").addEventListener("click", compare);
-element("state").textContent = "ready";
 compare();
+document.body.dataset.ready = "yes";

@@ -255,10 +255,9 @@ class Module:
                         destination.replaced(path, target / path.relative_to(self.folder))
         here = targets.architecture(), platforms.here().library_file(name)
         about = self.manifest["target"]
-        callable_here = (
-            here == (about["architecture"], self.manifest["library"]) and about["name"] not in targets.ABROAD
-        )
-        if python_module and emit != "source" and callable_here:
+        system = targets.ABROAD.get(about["name"], targets.X86_64).system
+        native = platforms.ALL[system].python and here == (about["architecture"], self.manifest["library"])
+        if python_module and emit != "source" and native:
             with Stages(progress)("python module"):
                 built = artifact.python_module(self.folder, name)
             with destination.writing(target, "folder"):
