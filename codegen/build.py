@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from luminal.codegen import cache, cuda, emulation, headers, toolchain
+from luminal.codegen import platform as platforms
 from luminal.codegen.built import Product, Unit
-from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path
-from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
+from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path, namespace
+from luminal.codegen.render import COMMON_FLAGS, LIBRARY_FLAGS, SourceBundle, compiled
 from luminal.core import config, device
 from luminal.core.errors import BuildError
+from luminal.core.schedule.program.ir import Kernel
+from luminal.core.target import Target
 
 # So many units with common headers make it worth precompiling these, where the cache lacks them: that takes as long as
 # two units, and the units wait for it.
@@ -121,29 +124,52 @@ def make(product: Product, progress: Progress | None = None) -> Path:
 
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
     """The library of ``bundle``; ``flags`` are extra flags for its host code."""
-    shared = (headers.namespace(*bundle.kernel_flags, *LIBRARY_FLAGS, *flags), f"-I{INCLUDE}")
-    common = (f"-DLM_NAMESPACE={bundle.namespace}", *shared)
-    own = (*LIBRARY_FLAGS, *flags)
     exports = bundle.platform.exports
-    runtime = "".join(line + "\n" for line in bundle.files[LIBRARY].splitlines() if "exports.hpp" in line)
+    kernels = {path: text.kernel for path, text in bundle.kernels.items() if path in bundle.units}
+    files = {path: bundle.files[path] for path in bundle.units}
     return Product(
         bundle.library,
         toolchain.find(bundle.target.architecture, bundle.platform),
-        {
-            **{
-                path: Unit(
-                    bundle.files[path], (*bundle.kernel_flags, *common), bundle.kernels[path].kernel, headers.VECTORS
-                )
-                if path in bundle.kernels
-                else Unit(bundle.files[path], (*own, "-DLM_RUNTIME_ELSEWHERE", *common))
-                for path in bundle.units
-            },
-            "runtime.cpp": Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared)),
-        },
+        _units(bundle.name, bundle.target, files, kernels, flags),
         bundle.platform.links(bundle.name),
         {path: Unit(bundle.files[path], (), bundle.kernels[path].kernel) for path in bundle.image_sources},
         {exports: bundle.files[exports]} if exports else {},
     )
+
+
+def archive(name: str, target: Target, files: Mapping[str, str]) -> Product:
+    """The static library of the exported model ``name`` for ``target``, with the features that its code uses: what its
+    shared library was linked from, of the text of its ``files``."""
+    platform = platforms.ALL[target.system]
+    kernels: dict[str, Kernel | None] = {path: None for path in files if path != LIBRARY}
+    compiler = toolchain.find(target.architecture, platform)
+    units = _units(name, target, files, kernels)
+    return Product(platform.archive.format(name=name), compiler, units, (), archive=True)
+
+
+def _units(
+    name: str,
+    target: Target,
+    files: Mapping[str, str],
+    kernels: Mapping[str, Kernel | None],
+    flags: Sequence[str] = (),
+) -> dict[str, Unit]:
+    """What is compiled of the library ``name``: ``kernels`` among its ``files``, once for each level of the target, the
+    other files, with the extra ``flags``, and what all libraries have in common."""
+    shared = (headers.namespace(*target.flags, *COMMON_FLAGS, *LIBRARY_FLAGS, *flags), f"-I{INCLUDE}")
+    own = (*LIBRARY_FLAGS, *flags)
+    found: dict[str, Unit] = {}
+    for path, text in files.items():
+        if path not in kernels:
+            common = (f"-DLM_NAMESPACE={namespace(name)}", *shared)
+            found[path] = Unit(text, (*own, "-DLM_RUNTIME_ELSEWHERE", *common))
+            continue
+        for unit, level in compiled(path, target, name):
+            # Functions of the headers that were compiled for other instructions have names of their own.
+            inner = headers.namespace(*level) if target.levels else shared[0]
+            found[unit] = Unit(text, (*level, inner, *shared[1:]), kernels[path], headers.VECTORS)
+    runtime = "".join(line + "\n" for line in files[LIBRARY].splitlines() if "exports.hpp" in line)
+    return found | {"runtime.cpp": Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared))}
 
 
 @dataclass
@@ -218,7 +244,7 @@ class _Job:
     def _write(self, folder: Path) -> None:
         units = {path: unit.text for path, unit in {**self.product.units, **self.product.images}.items()}
         for path, text in {**units, **self.product.files}.items():
-            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
 
     def _compile(self, outputs: Mapping[str, Path], folder: Path) -> int:
@@ -316,7 +342,10 @@ class _Job:
         with cache.appearing(library) as temporary:
             objects = [str(self._object(key)) for key in self.keys.values()]
             link = self.compiler.run if self.product.standard else self.compiler.link
-            result = link(["-o", str(temporary), *objects, *self.product.links], folder)
+            if self.product.archive:
+                result = self.compiler.archive(temporary, objects, folder)
+            else:
+                result = link(["-o", str(temporary), *objects, *self.product.links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 

@@ -31,7 +31,7 @@ class Product:
 
     ``units`` are compiled, by path. ``links`` are the linker's flags; a C++ library is linked if ``standard``.
     ``images`` are kernels for GPUs, whose images lie beside the units when those are compiled. ``files`` are other
-    files that the linker reads.
+    files that the linker reads. An ``archive`` holds the objects as they are, for a linker of its users'.
     """
 
     file: str
@@ -41,6 +41,7 @@ class Product:
     images: Mapping[str, Unit] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     standard: bool = False
+    archive: bool = False
 
     @property
     def parts(self) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 from luminal.codegen import library
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.host import IMAGES, LIBRARY, PUBLIC, Host, image_path
-from luminal.codegen.platform import LINUX
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
@@ -81,7 +80,6 @@ def _capability(architecture: str) -> int:
 
 HOST = Host(
     "cuda",
-    LINUX,
     ".cu",
     library.LaunchDescriber,
     {

@@ -40,7 +40,7 @@ _KERNEL_FLAGS = (
 
 def emulated(bundle: SourceBundle) -> SourceBundle:
     """The same sources, for a library that runs on this machine."""
-    target = replace(bundle.target, architecture=targets.architecture())
+    target = replace(bundle.target, architecture=targets.architecture(), system="linux")
     return replace(bundle, target=target, platform=platforms.here(), emulated=True)
 
 

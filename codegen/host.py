@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.library import Describer
-from luminal.codegen.platform import Platform
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
@@ -35,15 +34,13 @@ More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[s
 class Host:
     """The host code for one kind of device.
 
-    ``device`` is its name in manifests, ``platform`` the system that the library is for, ``kernel`` the ending of a
-    kernel's file. ``describer`` makes the tables that library.cpp iterates over. ``templates`` maps templates to the
-    files that they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device
-    cannot run. ``more(program, target, kernels, sources)`` gives this host's further values for the templates, from the
-    kernels and their text by path.
+    ``device`` is its name in manifests, ``kernel`` the ending of a kernel's file. ``describer`` makes the tables that
+    library.cpp iterates over. ``templates`` maps templates to the files that they make (``{name}`` is the model).
+    ``check`` raises UnsupportedError for programs that the device cannot run. ``more(program, target, kernels,
+    sources)`` gives this host's further values for the templates, from the kernels and their text by path.
     """
 
     device: str
-    platform: Platform
     kernel: str
     describer: type[Describer]
     templates: Mapping[str, str]

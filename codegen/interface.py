@@ -159,6 +159,13 @@ class Interface:
         return json.dumps(self.metadata(**more), separators=(",", ":"))
 
 
+# What a library exports, each behind the model's name.
+FUNCTIONS = (
+    "abi_version", "metadata_json", "open", "close", "context_create", "context_destroy", "workspace_size",
+    "output_shape", "run", "set_weights", "reset", "get_state", "set_state", "last_error",
+)  # fmt: skip
+
+
 def c_dtype(dtype: DType) -> str:
     """The member of ``enum lm_dtype``."""
     return f"LM_{dtype.name.upper()}"

@@ -11,7 +11,6 @@ from typing import Any
 from luminal.codegen import headers, library
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.host import LIBRARY, PUBLIC, Host, namespace
-from luminal.codegen.platform import MACOS
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.walk import statements, values
@@ -92,7 +91,6 @@ def _more(
 
 HOST = Host(
     "metal",
-    MACOS,
     ".metal",
     library.LaunchDescriber,
     {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,9 @@ class Platform:
     alone and exports the functions of its C ABI alone. In both, ``{name}`` is the model. ``exports`` is the source
     file, if any, to which the flags refer. ``triple`` is clang's name of a machine, with its architecture and the
     oldest version of the system that a library can run on. ``machine`` occurs in the machine name that every compiler
-    for the system reports; ``compiler`` is the name of a cross compiler for it.
+    for the system reports; ``compiler`` is the name of a cross compiler for it. ``archive`` is the
+    file name of a static library. ``templates`` make
+    further files, as those of a ``Host``. ``python``: a library can have a Python module.
     """
 
     name: str
@@ -24,6 +27,9 @@ class Platform:
     triple: str
     machine: str
     compiler: str | None
+    archive: str = "lib{name}.a"
+    templates: Mapping[str, str] = field(default_factory=dict, hash=False)
+    python: bool = False
 
     def library_file(self, name: str) -> str:
         """The file of the library ``name``."""
@@ -53,6 +59,49 @@ LINUX = Platform(
     triple="{}-linux-gnu.2.17",
     machine="linux",
     compiler="{}-linux-gnu-g++",
+    python=True,
+)
+
+# Its C library is one file, with the parts that are libraries of their own in GNU's.
+MUSL = replace(
+    LINUX,
+    name="Linux with musl",
+    triple="{}-linux-musl",
+    machine="musl",
+    compiler="{}-linux-musl-g++",
+    python=False,
+)
+
+# A DLL that needs the system's own libraries alone: the C library of Windows 10, and kernel32's functions for waiting.
+WINDOWS = Platform(
+    "Windows",
+    "{name}.dll",
+    ("-shared", "-static-libgcc", "-Wl,-s", "-lapi-ms-win-core-synch-l1-2-0"),
+    exports=None,
+    triple="{}-windows-gnu",
+    machine="windows",
+    compiler="{}-w64-mingw32-g++",
+    templates={"windows/exports.def.j2": "{name}.def"},
+)
+
+# A module without a main function, whose memory grows as needed. Callers put arguments into its memory.
+WASI = Platform(
+    "WebAssembly",
+    "{name}.wasm",
+    (
+        "-mexec-model=reactor",
+        "-Wl,--export-dynamic",
+        "-Wl,--export=malloc",
+        "-Wl,--export=free",
+        "-Wl,--export=aligned_alloc",
+        "-Wl,--strip-debug",
+        "-Wl,-z,stack-size=8388608",  # kernels keep arrays there
+    ),
+    exports=None,
+    triple="{}-wasi",
+    machine="wasi",
+    compiler=None,
+    templates={"wasm/module.mjs.j2": "{name}.mjs"},
 )
 
 # macOS 14 is the first with a Metal language that has bfloat. libSystem, which is always linked, is all that the
@@ -66,6 +115,10 @@ MACOS = Platform(
     machine="macos",
     compiler=None,
 )
+
+
+# By ``Target.system``.
+ALL = {"linux": LINUX, "musl": MUSL, "windows": WINDOWS, "macos": MACOS, "wasi": WASI}
 
 
 def here() -> Platform:

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from luminal.codegen import cuda, dialects, interface, library, metal, weights
+from luminal.codegen import platform as platforms
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
 from luminal.codegen.host import INCLUDE, LIBRARY, PUBLIC, PYTHON_MODULE, Host, namespace
@@ -74,14 +75,38 @@ class SourceBundle:
         """The namespace of everything in the library."""
         return namespace(self.name)
 
-    @property
-    def kernel_flags(self) -> tuple[str, ...]:
-        """Compiler flags of the kernels."""
-        return (*self.target.flags, *COMMON_FLAGS)
+
+def compiled(path: str, target: Target, name: str) -> list[tuple[str, tuple[str, ...]]]:
+    """How the kernel at ``path`` of the library ``name`` is compiled: under which names, with which flags."""
+    if not target.levels:
+        return [(path, (*target.flags, *COMMON_FLAGS, f"-DLM_NAMESPACE={namespace(name)}"))]
+    return [
+        (
+            path.replace("kernels/", f"kernels/{level.name}/"),
+            (
+                *level.flags,
+                *COMMON_FLAGS,
+                f"-DLM_NAMESPACE={namespace(name)}_{level.name}",
+                f'-DLM_LEVEL="{level.name}"',
+            ),
+        )
+        for level in target.levels
+    ]
+
+
+def _groups(name: str, target: Target) -> list[dict[str, Any]]:
+    """How kernels are compiled, for CMake: a library of objects for each level."""
+    found = []
+    for path, flags in compiled("kernels/", target, name):
+        defined = [flag.removeprefix("-D").replace('"', '\\"') for flag in flags if flag.startswith("-D")]
+        library = "_".join([name, *path.strip("/").split("/")])
+        plain = [flag for flag in flags if not flag.startswith("-D")]
+        found.append({"library": library, "flags": plain, "definitions": defined})
+    return found
 
 
 _CPU_FILES = {"library.cpp.j2": LIBRARY, "CMakeLists.txt.j2": "CMakeLists.txt", **PUBLIC}
-CPU = Host("cpu", LINUX, ".cpp", library.Describer, _CPU_FILES)
+CPU = Host("cpu", ".cpp", library.Describer, _CPU_FILES)
 
 # By the dialect of a target.
 HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST}
@@ -105,9 +130,10 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def kernel_text(text: KernelText) -> str:
-    """The translation unit of one kernel, in the dialect that it was emitted in."""
-    return environment().get_template(KERNELS[text.signature.dialect.name]).render(text=text)
+def kernel_text(text: KernelText, symbol: str = "") -> str:
+    """The translation unit of one kernel, in the dialect that it was emitted in. With ``symbol``, one of several levels
+    of a library, which have symbols of their own that begin so."""
+    return environment().get_template(KERNELS[text.signature.dialect.name]).render(text=text, symbol=symbol)
 
 
 def emulated_kernels(texts: Sequence[KernelText], tensors: Mapping[str, Sequence[str]]) -> str:
@@ -150,7 +176,8 @@ def render(program: Program, target: Target, about: Mapping[str, Any] = MappingP
     dims = {dim.name: number for number, dim in enumerate(program.dims)}
     ahead = target.costs.prefetch
     kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect, ahead) for kernel in program.kernels}
-    sources = {path: kernel_text(text) for path, text in kernels.items()}
+    symbol = namespace(program.name) if target.levels else ""
+    sources = {path: kernel_text(text, symbol) for path, text in kernels.items()}
     return assemble(program, target, host, kernels, sources, about)
 
 
@@ -165,6 +192,7 @@ def assemble(
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
     themselves."""
     face = library.interface_of(program)
+    system = platforms.ALL[target.system]
     texts = list(kernels.values())
     target = target.using(feature for text in texts for unit in text.units for feature in unit.features)
     plan = weights.plan([(name, program.buffer(name).size) for name in program.constants])
@@ -181,8 +209,13 @@ def assemble(
         "portions_at_once": program.portions_at_once,
         "stack_kib": _stack_kib(program),
         "kernel_sources": list(kernels),
-        "kernel_flags": [*target.flags, *COMMON_FLAGS],
+        "kernel_groups": _groups(program.name, target),
+        "conditions": {
+            level.name: " && ".join(f'cpu_supports("{feature}")' for feature in level.features)
+            for level in target.levels
+        },
         "library_flags": LIBRARY_FLAGS,
+        "functions": interface.FUNCTIONS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
         **host.more(program, target, kernels, sources),
     }
@@ -192,13 +225,13 @@ def assemble(
     identity = content_id(program)
     context["content_id"] = octets(identity)
     files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target, about)}
-    for name, pattern in host.templates.items():
+    for name, pattern in {**host.templates, **system.templates}.items():
         path = pattern.format(name=program.name)
         if path != LIBRARY:
             files[path] = environment().get_template(name).render(context)
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
-        host.platform, tensors=MappingProxyType(tensors(program)), content_id=identity,
+        system, tensors=MappingProxyType(tensors(program)), content_id=identity,
     )  # fmt: skip
 
 

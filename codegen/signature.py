@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luminal.codegen.cpp import RESERVED, Names, ctype
 from luminal.codegen.dialect import Dialect
@@ -59,6 +59,10 @@ class Signature:
             return self.definition
         arrays = [f"{pointer.type} {pointer.name}" for pointer in self.pointers]
         return f"{self._kernel}({', '.join(self._parameters(arrays))})"
+
+    def at_level(self, level: str, namespace: str) -> str:
+        """The prototype of the kernel that was compiled for ``level``, by the symbol that it has."""
+        return f'{replace(self, name=f"{self.name}_{level}").declaration} __asm__("{namespace}_{level}_{self.name}")'
 
     @property
     def definition(self) -> str:

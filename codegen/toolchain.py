@@ -62,6 +62,19 @@ class Toolchain:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""
         return _run([*self.command, *arguments], folder)
 
+    def archive(self, archive: Path, objects: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        """Puts objects into a static library; messages are in ``stderr``."""
+        return _run([*self._archiver, "rcsD", str(archive), *objects], folder)
+
+    @property
+    def _archiver(self) -> tuple[str, ...]:
+        """The program that comes with the compiler: ziglang's, or binutils' for the same machine."""
+        if "ziglang" in self.command:
+            return (*self.command[: self.command.index("ziglang") + 1], "ar")
+        folder, name = os.path.split(self.command[0])
+        prefix = name.removesuffix("g++") if name.endswith("-g++") else ""
+        return (_which(f"{prefix}ar") or os.path.join(folder, f"{prefix}ar"),)
+
     def link(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the linker in ``folder``; its messages are in ``stderr``."""
         return _run([*self.linker, *arguments], folder)

@@ -30,14 +30,28 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes the
 
 
 @dataclass(frozen=True)
+class Level:
+    """Instructions that kernels are compiled for, once for each level; a library takes the best that its machine has.
+    ``features`` and ``flags`` are those of a ``Target``."""
+
+    name: str
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Target:
     """A machine.
 
-    ``architecture`` is ``x86_64`` or ``aarch64``, as ``uname -m`` says it; ``features`` are the CPU features that
+    ``architecture`` is ``x86_64``, ``aarch64`` or ``wasm32``, as ``uname -m`` says it; ``system`` is the operating
+    system that loads the library, one of ``SYSTEMS``; ``features`` are the CPU features that
     generated code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
     registers; ``fused`` says whether a multiply-add is one instruction with one rounding; ``l1``, ``l2`` and ``l3`` are
     the sizes in bytes of the data caches that one core sees. Code runs on any number of threads, and is divided so that
     it suits ``threads`` of them.
+
+    ``levels`` are several sets of instructions in one library, the last the best: one schedule and one weights file,
+    but kernels for each.
 
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
 
@@ -65,6 +79,8 @@ class Target:
     l3: int = 8 << 20
     threads: int = 8
     dialect: str = "cpp"
+    system: str = "linux"
+    levels: tuple[Level, ...] = ()
     grid: Grid | None = None
     units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
@@ -151,6 +167,18 @@ AARCH64 = Target(
     "aarch64", "aarch64", ("asimd",), _COMMON, register_bytes=16, registers=32, l1=64 << 10, l2=512 << 10
 )  # fmt: skip
 
+# One library for every x86-64: scheduled for the registers of AVX2, which AVX-512 has more of and older machines halve.
+X86_64_MULTI = replace(
+    AVX2, name="x86-64-multi", features=(), flags=_COMMON, fused=False, units=(),
+    levels=tuple(Level(level.name.replace("-", "_"), level.features, level.flags) for level in (X86_64, AVX2, AVX512)),
+)  # fmt: skip
+# A page or Node loads it: 128-bit vectors (every engine since 2021), one thread. How many registers there are is up to
+# the engine, which compiles for the machine below: an x86-64 has 16. Multiply-adds round twice.
+WASM32 = Target(
+    "wasm32", "wasm32", ("simd128",), (*_COMMON, "-msimd128"), register_bytes=16, registers=16, fused=False,
+    l2=512 << 10, threads=1, system="wasi",
+)  # fmt: skip
+
 
 def _cuda(compute: str, processors: int) -> Target:
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture."""
@@ -167,7 +195,7 @@ GPUS = {
     for target in (
         _cuda("sm_80", 108), _cuda("sm_89", 128), _cuda("sm_90", 132), _cuda("sm_100", 148),
         Target(
-            "metal", "aarch64", (), (), register_bytes=REGISTER, registers=128, dialect="metal",
+            "metal", "aarch64", (), (), register_bytes=REGISTER, registers=128, dialect="metal", system="macos",
             grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP, buffers=31),  # Metal Feature Set Tables
         ),
     )
@@ -175,9 +203,26 @@ GPUS = {
 
 # For each architecture from the most portable to the best.
 ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AARCH64)}
+# Operating systems other than GNU's Linux, and the architectures that have libraries for them.
+SYSTEMS = {"musl": ("x86_64", "aarch64"), "windows": ("x86_64",), "macos": ("x86_64", "aarch64")}
+# Targets of other systems than this compiler's, such as ``avx2-windows``.
+ABROAD = {
+    target.name: target
+    for target in (
+        X86_64_MULTI,
+        WASM32,
+        *(
+            replace(target, name=f"{target.name}-{system}", system=system)
+            for system, architectures in SYSTEMS.items()
+            for target in ALL.values()
+            if target.architecture in architectures
+        ),
+    )
+}
 # Other names of targets.
 ALIASES = {
     "neon": "aarch64", "arm64": "aarch64", "aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86-64",
+    "wasm": "wasm32", "arm64-macos": "aarch64-macos", "windows": "x86-64-windows",
 }  # fmt: skip
 
 
@@ -190,6 +235,8 @@ def obstacle(target: Target) -> str:
     """The reason why this machine cannot run code for ``target``; empty if it can."""
     if target.grid is not None:
         return device.missing(target.dialect, target.features)
+    if target.system not in _here():
+        return f"it is for {target.system}, and this machine runs {platform.system() or 'another system'}"
     if target.architecture != architecture():
         return f"it is for {target.architecture}, and this machine is {architecture()}"
     needed = dict.fromkeys((*target.features, *(feature for unit in target.units for feature in unit.features)))
@@ -211,6 +258,19 @@ def check_supported(target: Target) -> None:
             f"the library cannot run here: {reason}; load its exported folder on such a machine; here, compile the "
             f"model for the target 'host'{emulated}"
         )
+
+
+def _here() -> tuple[str, ...]:
+    """The systems whose libraries load into this process. What this machine's own compiler makes for Linux, it runs."""
+    system = platform.system().lower()
+    if system == "linux":
+        return ("linux",) if _has_glibc() else ("linux", "musl")
+    return ("macos",) if system == "darwin" else (system,)
+
+
+@cache
+def _has_glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"
 
 
 def architecture() -> str:
@@ -270,9 +330,9 @@ def _named(name: str | Target) -> Target:
         return name
     if name == "host":
         return detect()
-    found = (ALL | GPUS).get(ALIASES.get(name, name))
+    found = (ALL | GPUS | ABROAD).get(ALIASES.get(name, name))
     if found is None:
-        raise InputError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ALIASES])}")
+        raise InputError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ABROAD, *ALIASES])}")
     return found
 
 

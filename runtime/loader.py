@@ -249,17 +249,23 @@ def describe(folder: Path) -> Interface:
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
-_MACH_O = b"\xcf\xfa\xed\xfe"
+# By the beginning of a library's file: what ``platform.system`` says where it loads, its system, and where to load it.
+_SYSTEMS = {
+    b"\xcf\xfa\xed\xfe": ("Darwin", "macOS", "on a Mac"),
+    b"MZ": ("Windows", "Windows", "from a program for Windows"),
+    b"\0asm": ("WebAssembly", "WebAssembly", "in a page or in Node, by its .mjs file"),
+}
 
 
 def _check_architecture(library: Path) -> None:
     with library.open("rb") as file:
         head = file.read(20)
-    if head.startswith(_MACH_O) and platform.system() != "Darwin":
-        raise OSError(
-            f"the library {str(library)!r} was compiled for macOS, and this machine runs {platform.system()}: load it "
-            f"on a Mac, or compile the model for this machine"
-        )
+    for magic, (system, made_for, place) in _SYSTEMS.items():
+        if head.startswith(magic) and platform.system() != system:
+            raise OSError(
+                f"the library {str(library)!r} was compiled for {made_for}, and this machine runs {platform.system()}: "
+                f"load it {place}, or compile the model for this machine"
+            )
     found = _ELF_MACHINES.get(int.from_bytes(head[18:20], "little")) if head.startswith(b"\x7fELF") else None
     if found not in (None, platform.machine()):
         raise OSError(

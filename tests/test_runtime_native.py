@@ -249,7 +249,13 @@ def test_the_exported_project(example_a: Example, tmp_path: Path) -> None:
         namespace="example_a",
         kernel_sources=["kernels/k0.cpp"],
         target=targets.detect(),
-        kernel_flags=["-O3", "-fno-exceptions", "-fno-rtti"],
+        kernel_groups=[
+            {
+                "library": "example_a_kernels",
+                "flags": ["-O3", "-fno-exceptions", "-fno-rtti"],
+                "definitions": ["LM_NAMESPACE=example_a"],
+            }
+        ],
         library_flags=["-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],
     )
     (project / "CMakeLists.txt").write_text(cmake_lists)

@@ -28,7 +28,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, cli_llm, destination, inspection, options, profiled, subject
+from luminal import arguments, artifact, cli_llm, destination, inspection, machines, options, profiled, subject
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison.references import OnnxRuntime, Reference
@@ -182,6 +182,7 @@ def compile_(
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
     seed: Annotated[int, typer.Option(help="of the model's random numbers, if it draws any")] = 0,
+    emit: Annotated[str, typer.Option(help="library, static, source or wheel", callback=options.emit)] = "library",
     emulate: Annotated[
         bool, typer.Option("--emulate", help="a library for this machine, in which the target's GPU is emulated")
     ] = False,
@@ -211,7 +212,7 @@ def compile_(
         )
         if isinstance(module, Specialised):
             module.export(output)  # says what decides shapes, and has to be given
-        module.export(output, progress=display.report)
+        module.export(output, emit=emit, progress=display.report)
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
@@ -468,6 +469,13 @@ def inspect(
 def verify(folder: Annotated[Path, typer.Argument(help="an exported model")]) -> None:
     """Verify every byte of an exported model: library, weights, manifest, headers and sources."""
     _say(f"{artifact.verify(folder)} files of {folder} are as they were written")
+
+
+@app.command("targets")
+def targets_(among: Annotated[str, typer.Argument(metavar="[WORD]", help="in the names of targets")] = "") -> None:
+    """List the machines that models are compiled for, and what this one runs."""
+    for line in machines.lines(among):
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luminal import arguments, artifact, destination, profiled, structure, tensors, updates
+from luminal import arguments, artifact, destination, emitted, profiled, structure, tensors, updates
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -224,16 +224,22 @@ class Module:
                     return False
         return True
 
-    def export(self, folder: str | Path, *, python_module: bool = True, progress: Progress | None = None) -> Path:
+    def export(
+        self, folder: str | Path, *, python_module: bool = True, emit: str = "library", progress: Progress | None = None
+    ) -> Path:
         """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
         importable Python module that needs numpy alone, or ml_dtypes too where inputs or outputs are of a type that
         numpy has not by itself. That module is left out where the library is for another system or architecture than
         this machine's; its source is there. Returns the folder.
 
+        ``emit`` adds a static library (``static``) or a wheel for any Python 3 (``wheel``), or writes sources alone
+        (``source``), which a C++17 compiler builds.
+
         ``progress(stage, fraction)`` is called as work goes on. Raises InputError where ``folder`` cannot be written
         or holds anything but this model, BuildError where the Python module cannot be compiled.
         """
         name = self.interface.name
+        emitted.check(emit)
         target = destination.export(folder, "folder", name)
         damaged = artifact.problem(self.folder)
         if damaged:
@@ -248,11 +254,15 @@ class Module:
                     if path.is_file():
                         destination.replaced(path, target / path.relative_to(self.folder))
         here = targets.architecture(), platforms.here().library_file(name)
-        if python_module and here == (self.manifest["target"]["architecture"], self.manifest["library"]):
+        about = self.manifest["target"]
+        system = targets.ABROAD.get(about["name"], targets.X86_64).system
+        native = platforms.ALL[system].python and here == (about["architecture"], self.manifest["library"])
+        if python_module and emit != "source" and native:
             with Stages(progress)("python module"):
                 built = artifact.python_module(self.folder, name)
             with destination.writing(target, "folder"):
                 destination.replaced(built, target / built.name)
+        emitted.emit(emit, target, name)
         return target
 
     def approximated(self, option: str) -> int:

@@ -13,13 +13,17 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from luminal import emitted
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
 from luminal.core.schedule.numeric import quantise
 
 # The names of targets and of precisions, for help.
-TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
+TARGETS = (
+    f"host, {', '.join(targets.ALL)}, wasm32; CPU-SYSTEM for {', '.join(targets.SYSTEMS)}, such as avx2-windows; or a "
+    f"GPU: {', '.join(targets.GPUS)}; luminal targets lists them"
+)
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
@@ -36,7 +40,7 @@ WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; defaul
 
 def target(name: str) -> str:
     """The name of a target."""
-    known = ("host", *targets.ALL, *targets.GPUS)
+    known = ("host", *targets.ALL, *targets.GPUS, *targets.ABROAD)
     if name not in (*known, *targets.ALIASES):
         raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
     return name
@@ -54,6 +58,7 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
 
 
 precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
+emit = _one_of(emitted.FORMS)
 
 
 def algebra(name: str | None) -> str | None:

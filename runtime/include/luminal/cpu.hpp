@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
@@ -83,7 +83,7 @@ inline bool cpu_supports(const char* name) {
     return false;
 }
 
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__linux__)
 
 /// One bit of the system's word AT_HWCAP.
 struct CpuFeature {
@@ -100,6 +100,16 @@ inline bool cpu_supports(const char* name) {
     }
     return false;
 }
+
+#elif defined(__aarch64__)
+
+/// Whether code that uses the feature (by its name on Linux) runs here. Every processor of this kind has these.
+inline bool cpu_supports(const char* name) { return strcmp(name, "fp") == 0 || strcmp(name, "asimd") == 0; }
+
+#elif defined(__wasm__)
+
+/// Whether code that uses the feature runs here: an engine refuses a module with instructions that it lacks.
+inline bool cpu_supports(const char* name) { return strcmp(name, "simd128") == 0; }
 
 #else
 

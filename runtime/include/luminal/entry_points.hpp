@@ -42,8 +42,8 @@ inline Context* unwrap(const lm_context* handle) {
 LM_RUNTIME_FUNCTION int32_t open_library(const Model& model, const lm_options* options, lm_library** handle) {
     if (handle == nullptr) return LM_INVALID_ARGUMENT;
     *handle = nullptr;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, alignof(Library), sizeof(Library)) != 0) return LM_OUT_OF_MEMORY;
+    void* const memory = allocate_aligned(alignof(Library), sizeof(Library));
+    if (memory == nullptr) return LM_OUT_OF_MEMORY;
     Library* library = new (memory) Library(model);
     *handle = reinterpret_cast<lm_library*>(library);
     return library->open(options);
@@ -56,7 +56,7 @@ LM_RUNTIME_FUNCTION int32_t close_library(lm_library* handle) {
         return library->fail(LM_INVALID_ARGUMENT, "the library still has contexts; destroy them before it is closed");
     }
     library->~Library();
-    free(library);
+    free_aligned(library);
     return LM_OK;
 }
 
@@ -152,7 +152,11 @@ LM_RUNTIME_FUNCTION size_t last_error(const lm_library* library, const lm_contex
 }  // namespace LM_RUNTIME
 }  // namespace lm
 
+#ifdef _WIN32
+#define LM_EXPORT extern "C" __declspec(dllexport)
+#else
 #define LM_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 // clang-format off
 #define LM_DEFINE_ABI(NAME, MODEL)                                                                                     \

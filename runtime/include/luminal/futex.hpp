@@ -21,14 +21,5 @@ inline void futex_wake(const Atomic<uint32_t>& word, int count) {
     syscall(SYS_futex, word.address(), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-/// Tells the core that this is a spinning loop.
-inline void cpu_relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
-
 }  // namespace LM_RUNTIME
 }  // namespace lm

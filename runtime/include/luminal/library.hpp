@@ -1,10 +1,8 @@
 // Libraries that run on the CPU: the threads, and contexts whose steps they share.
 #pragma once
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/context_base.hpp"
@@ -45,7 +43,7 @@ class Library : public LibraryBase {
 
     /// The constants, kept as they are until release_weights(); null if there are none yet.
     const unsigned char* acquire_weights() {
-        pthread_rwlock_rdlock(&weights_lock_);
+        weights_lock_.lock_shared();
         return weights_.payload();
     }
 
@@ -55,7 +53,7 @@ class Library : public LibraryBase {
 
     /// The threads that may be in one run at once; of parallel_for, those that can gain something.
     int threads() const {
-        return options_.parallel_for == nullptr ? pool_.threads() : static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
+        return options_.parallel_for == nullptr ? pool_.threads() : cpus_of_machine();
     }
 
     /// `grain` tasks are worth waking a thread for.
@@ -70,7 +68,7 @@ class Library : public LibraryBase {
   private:
     /// By the threads of the caller of the library, or with a trace.
     __attribute__((noinline)) void share(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
-        Traced traced{trace_, pthread_self(), body, argument};
+        Traced traced{trace_, current_thread(), body, argument};
         if (trace_.is_open()) {
             body = &Traced::run;
             argument = &traced;
@@ -84,7 +82,7 @@ class Library : public LibraryBase {
 
     struct Traced {
         Trace& trace;
-        pthread_t caller;
+        Thread caller;
         lm_task_range body;
         void* argument;
 
@@ -99,7 +97,8 @@ class Library : public LibraryBase {
     int32_t start_threads(Message& message) {
         elsewhere_ = options_.parallel_for != nullptr || trace_.is_open();
         if (options_.parallel_for != nullptr) return LM_OK;
-        const int threads = options_.threads > 0 ? options_.threads : available_cpus();
+        const int wanted = options_.threads > 0 ? options_.threads : available_cpus();
+        const int threads = wanted < SYSTEM_THREADS ? wanted : SYSTEM_THREADS;
         if (pool_.start(threads)) return LM_OK;
         message.set("cannot start %d threads: %s", threads, SystemError().text());
         return LM_SYSTEM_ERROR;

@@ -3,13 +3,10 @@
 // No C++ runtime library is needed: no exceptions, no RTTI, no containers, no local statics with constructors.
 #pragma once
 
-#include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
@@ -30,26 +27,20 @@ struct InPlace {
 
 class Lock {
   public:
-    explicit Lock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-    ~Lock() { pthread_mutex_unlock(&mutex_); }
+    explicit Lock(Mutex& mutex) : mutex_(mutex) { mutex_.lock(); }
+    ~Lock() { mutex_.unlock(); }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
 
   private:
-    pthread_mutex_t& mutex_;
+    Mutex& mutex_;
 };
 
 /// The path of a file beside the library, or beside the program that the library is linked into; false where that cannot
 /// be told. `inside` is any address of the library.
 inline bool path_beside(const void* inside, const char* file, char (&path)[PATH_MAX]) {
-    char own[PATH_MAX] = "";
-    Dl_info info{};
-    if (dladdr(inside, &info) != 0 && info.dli_fname != nullptr && strchr(info.dli_fname, '/') != nullptr) {
-        snprintf(own, sizeof(own), "%s", info.dli_fname);
-    } else {
-        const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-        own[length > 0 ? length : 0] = '\0';
-    }
+    char own[PATH_MAX];
+    if (!own_path(inside, own)) return false;
     const char* slash = strrchr(own, '/');
     const int folder = slash != nullptr ? static_cast<int>(slash - own) + 1 : 0;
     const int length = snprintf(path, sizeof(path), "%.*s%s", folder, own, file);
@@ -90,7 +81,7 @@ class LibraryBase : public InPlace {
     void remove_context() { contexts_.fetch_sub(1); }
     uint32_t contexts() const { return contexts_.load(); }
 
-    void release_weights() { pthread_rwlock_unlock(&weights_lock_); }
+    void release_weights() { weights_lock_.unlock_shared(); }
 
     /// Keeps the message of a status that is not LM_OK; returns the status.
     int32_t fail(int32_t status, const char* text) {
@@ -156,12 +147,12 @@ class LibraryBase : public InPlace {
     template <class Prepare>
     int32_t replace_weights(const void* image, size_t bytes, const Prepare& prepare) {
         Message message;
-        pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs, and keeps others from beginning
+        weights_lock_.lock();  // waits for the runs, and keeps others from beginning
         WeightsRequest any = request(false);
         any.others = true;
         int32_t status = weights_.borrow(image, bytes, model_, any, message);
         if (status == LM_OK) status = prepare(message);
-        pthread_rwlock_unlock(&weights_lock_);
+        weights_lock_.unlock();
         return fail(status, message.text());
     }
 
@@ -170,7 +161,7 @@ class LibraryBase : public InPlace {
     bool observed_ = false;  // somebody wants to know of steps
     Trace trace_;
     Weights weights_;
-    pthread_rwlock_t weights_lock_ = PTHREAD_RWLOCK_INITIALIZER;
+    SharedMutex weights_lock_;
 
   private:
     __attribute__((noinline)) void observe(int32_t step) {
@@ -218,7 +209,7 @@ class LibraryBase : public InPlace {
     bool open_ = false;
     Allocator allocator_;
     Atomic<uint32_t> contexts_;
-    pthread_mutex_t error_lock_ = PTHREAD_MUTEX_INITIALIZER;
+    Mutex error_lock_;
     Message error_;
 };
 

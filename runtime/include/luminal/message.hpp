@@ -1,12 +1,11 @@
 // The text of an error.
 #pragma once
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "luminal/namespace.hpp"
+#include "luminal/system.hpp"
 
 namespace lm {
 inline namespace LM_RUNTIME {
@@ -36,23 +35,6 @@ class Message {
 
   private:
     char text_[CAPACITY] = "";
-};
-
-/// The text of an errno, as it was when constructed; thread-safe, unlike strerror.
-class SystemError {
-  public:
-    SystemError() : text_(chosen(strerror_r(errno, buffer_, sizeof(buffer_)), buffer_)) {}
-    SystemError(const SystemError&) = delete;
-    SystemError& operator=(const SystemError&) = delete;
-    const char* text() const { return text_; }
-
-  private:
-    // The GNU function returns the text, the POSIX function a status.
-    static const char* chosen(const char* result, const char*) { return result; }
-    static const char* chosen(int, const char* buffer) { return buffer; }
-
-    char buffer_[256] = "";
-    const char* text_;
 };
 
 }  // namespace LM_RUNTIME

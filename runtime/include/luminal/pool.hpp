@@ -4,21 +4,16 @@
 // that something else runs on it for a while.
 //
 // One word, the epoch, starts a job; another, the pieces of it that are not done, ends it. Both sides spin for some tens
-// of microseconds, which covers the gap between two steps of a model, and then sleep on a futex.
+// of microseconds, which covers the gap between two steps of a model, and then sleep on the word.
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
-#include "luminal/cpus.hpp"
-#include "luminal/futex.hpp"
 #include "luminal/pieces.hpp"
+#include "luminal/relax.hpp"
+#include "luminal/system.hpp"
 
 namespace lm {
 inline namespace LM_RUNTIME {
@@ -35,14 +30,14 @@ class Pool {
     /// Starts `threads` - 1 workers (the caller is the remaining thread). False, with no worker left, if the system
     /// refuses.
     bool start(int threads) {
-        process_ = getpid();
-        cpus_ = CpuSet::of(pthread_self());
+        process_ = process_id();
+        cpus_ = CpuSet::of(current_thread());
         threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
         // A spinning thread must not keep off the CPU the one that it waits for.
         spin_nanoseconds_ = threads <= available_cpus() ? SPIN_NANOSECONDS : 0;
         if (threads > 1) {
             const size_t bytes = static_cast<size_t>(threads) * sizeof(Member);
-            members_ = static_cast<Member*>(aligned_alloc(CACHE_LINE, bytes));
+            members_ = static_cast<Member*>(allocate_aligned(CACHE_LINE, bytes));
             if (members_ == nullptr) return false;
             memset(static_cast<void*>(members_), 0, bytes);
             count_ = threads;
@@ -59,7 +54,7 @@ class Pool {
     /// together with the workers stay within threads().
     void enter() {
         callers_.fetch_add(1);
-        if (getpid() != process_) threads_.store_relaxed(1);  // forked: the child has no workers
+        if (process_id() != process_) threads_.store_relaxed(1);  // forked: the child has no workers
     }
     void leave() { callers_.fetch_sub(1); }
 
@@ -112,34 +107,17 @@ class Pool {
     struct Member {
         Pieces pieces;
         Pool* pool;
-        pthread_t thread;
+        Thread thread;
     };
 
     static constexpr size_t STACK = 8 << 20;  // bytes at least of a worker; kernels keep arrays there
-    static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
-
-    /// The workers block all signals: those are for the program's own threads. But faults are handled where they occur,
-    /// or nowhere.
     bool start_workers() {
-        sigset_t all;
-        sigset_t before;
-        sigfillset(&all);
-        for (const int fault : FAULTS) sigdelset(&all, fault);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        pthread_attr_t attributes;
-        pthread_attr_init(&attributes);
-        size_t stack = 0;
-        if (pthread_attr_getstacksize(&attributes, &stack) == 0 && stack < STACK) {
-            pthread_attr_setstacksize(&attributes, STACK);
-        }
         while (started_ < count_) {
             Member& worker = members_[started_];
             worker.pool = this;
-            if (pthread_create(&worker.thread, &attributes, &Pool::worker_main, &worker) != 0) break;
+            if (!start_thread(worker.thread, STACK, &Pool::worker_main, &worker)) break;
             ++started_;
         }
-        pthread_attr_destroy(&attributes);
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         if (started_ == count_) return true;
         stop();
         return false;
@@ -164,7 +142,7 @@ class Pool {
     /// working or spins: milliseconds pass until it moves one of the two. Workers whose CPUs somebody else has chosen
     /// since keep them.
     void keep_own_cpu() {
-        const int own = sched_getcpu();
+        const int own = current_cpu();
         if (own == left_out_ || spin_nanoseconds_ == 0) return;
         const CpuSet before = cpus_.without(left_out_);
         const CpuSet after = cpus_.without(own);
@@ -184,10 +162,10 @@ class Pool {
         keep_own_cpu();  // it has been woken where the worker is
     }
 
-    static void* worker_main(void* argument) {
+    static ThreadResult worker_main(void* argument) {
         Member* worker = static_cast<Member*>(argument);
         worker->pool->work(static_cast<int>(worker - worker->pool->members_));
-        return nullptr;
+        return {};
     }
 
     void work(int own) {
@@ -233,28 +211,22 @@ class Pool {
     bool spin_until(const Condition& condition) const {
         if (condition()) return true;
         if (spin_nanoseconds_ == 0) return false;
-        const int64_t deadline = nanoseconds() + spin_nanoseconds_;
+        const int64_t deadline = monotonic_nanoseconds() + spin_nanoseconds_;
         do {
             for (int i = 0; i < 32; ++i) {
                 if (condition()) return true;
                 cpu_relax();
             }
-        } while (nanoseconds() < deadline);
+        } while (monotonic_nanoseconds() < deadline);
         return false;
     }
 
-    static int64_t nanoseconds() {
-        timespec time{};
-        clock_gettime(CLOCK_MONOTONIC, &time);
-        return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-    }
-
     void stop() {
-        if (started_ > 1 && getpid() == process_) {
+        if (started_ > 1 && process_id() == process_) {
             publish(STOP);
-            for (int i = 1; i < started_; ++i) pthread_join(members_[i].thread, nullptr);
+            for (int i = 1; i < started_; ++i) join_thread(members_[i].thread);
         }
-        free(members_);
+        free_aligned(members_);
         members_ = nullptr;
         count_ = started_ = 1;
     }
@@ -264,7 +236,7 @@ class Pool {
     int started_ = 1;  // and those that run, the caller among them
     Job job_{};
     Atomic<int> parts_;  // members that take part in the job, the first ones
-    pid_t process_ = 0;
+    int64_t process_ = 0;
     Atomic<int> threads_;
     int64_t spin_nanoseconds_ = 0;
     CpuSet cpus_;         // where the workers may run

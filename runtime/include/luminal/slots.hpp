@@ -1,7 +1,6 @@
 // Memory for the threads of a run: as many blocks as may be needed at once, each lent to one thread at a time.
 #pragma once
 
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,7 +56,7 @@ class Slots {
 
     /// The number of a free slot. A CPU has one that it tries first, since its caches may still hold it.
     int take() {
-        const int cpu = sched_getcpu();
+        const int cpu = current_cpu();
         const int first = cpu < 0 ? 0 : cpu % count_;
         while (true) {
             for (int i = 0; i < count_; ++i) {
@@ -65,7 +64,7 @@ class Slots {
                 Atomic<uint32_t>& taken = marks_[slot].taken;
                 if (taken.load_relaxed() == 0 && taken.exchange(1) == 0) return slot;
             }
-            sched_yield();
+            yield_cpu();
         }
     }
 

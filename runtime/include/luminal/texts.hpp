@@ -6,19 +6,15 @@
 #pragma once
 
 #include <errno.h>
-#include <locale.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#if defined(__APPLE__)
-#include <xlocale.h>
-#endif
 
 #include "luminal/abi.h"
 #include "luminal/model.hpp"
 #include "luminal/status.hpp"
+#include "luminal/system.hpp"
 
 namespace lm {
 inline namespace LM_RUNTIME {
@@ -254,22 +250,6 @@ namespace host {
 using Numbers = Elements<const uint64_t>;
 
 constexpr int64_t MOST_PARTS = 1024;  // of a text that is split
-
-/// While it exists, the thread reads and writes numbers as C does, wherever it runs.
-class LocaleOfC {
-  public:
-    LocaleOfC() : made_(newlocale(LC_ALL_MASK, "C", locale_t{})), before_(uselocale(made_)) {}
-    ~LocaleOfC() {
-        uselocale(before_);
-        if (made_ != locale_t{}) freelocale(made_);
-    }
-    LocaleOfC(const LocaleOfC&) = delete;
-    LocaleOfC& operator=(const LocaleOfC&) = delete;
-
-  private:
-    locale_t made_;
-    locale_t before_;
-};
 
 /// Numbers of a caller's texts.
 inline void take(Texts& texts, Status* status, Elements<const lm_text> in, Elements<uint64_t> out) {

@@ -15,14 +15,9 @@
 // Numbers are little-endian.
 #pragma once
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
@@ -77,14 +72,13 @@ class Weights {
     template <class Parallel = OneThread>
     int32_t open(const char* path, const Model& model, const WeightsRequest& request, Message& message,
                  const Parallel& parallel = {}, size_t available = available_memory()) {
-        const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-        if (file < 0) {
+        const File file(path);
+        if (!file.is_open()) {
             message.set("cannot open the weights file \"%s\": %s", path, SystemError().text());
             return LM_BAD_WEIGHTS;
         }
         Weights opened;
         int32_t status = opened.bring_in(file, path, model, request, message, parallel, available);
-        close(file);
         if (status == LM_OK) status = check_finite(opened.payload_, path, model, message);
         if (status == LM_OK) take(opened);
         return status;
@@ -104,7 +98,7 @@ class Weights {
         if (status != LM_OK) return status;
         Weights lent;
         lent.payload_ = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
-        Job job{-1, lent.payload_, nullptr, payload_of(bytes)};
+        Job job{nullptr, lent.payload_, nullptr, payload_of(bytes)};
         status = job.run(verifies(request, bytes), header_of(page).checksum, path, message, OneThread());
         if (status == LM_OK) status = check_finite(lent.payload_, path, model, message);
         if (status == LM_OK) take(lent);
@@ -113,7 +107,8 @@ class Weights {
 
     /// Lets go of the image, as a device does once it has a copy.
     void release() {
-        if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
+        if (mapping_ != nullptr && from_file_) File::unmap(mapping_, mapped_bytes_);
+        if (mapping_ != nullptr && !from_file_) Allocator::unmap(mapping_, mapped_bytes_);
         mapping_ = nullptr;
         payload_ = nullptr;
     }
@@ -126,7 +121,7 @@ class Weights {
 
     /// A block of the payload after the other is read into memory of ours, or is there already, and summed up.
     struct Job {
-        int file;                       // -1: nothing is read
+        const File* file;               // null: nothing is read
         const unsigned char* payload;
         unsigned char* memory;          // the payload, where it is read
         size_t bytes;
@@ -143,7 +138,7 @@ class Weights {
                     return LM_OUT_OF_MEMORY;
                 }
             }
-            if (verifies || file >= 0) parallel(static_cast<int64_t>(blocks), &Job::range, this);
+            if (verifies || file != nullptr) parallel(static_cast<int64_t>(blocks), &Job::range, this);
             Checksum found(bytes);
             for (size_t i = 0; sums != nullptr && i < blocks; ++i) found.add(sums[i]);
             free(sums);
@@ -167,7 +162,7 @@ class Weights {
         void block(size_t i) {
             const size_t first = i * Checksum::BLOCK_BYTES;
             const size_t count = bytes - first < Checksum::BLOCK_BYTES ? bytes - first : Checksum::BLOCK_BYTES;
-            if (file >= 0 && !read_all(file, memory + first, count, PAYLOAD_OFFSET + first)) {
+            if (file != nullptr && !read_all(*file, memory + first, count, PAYLOAD_OFFSET + first)) {
                 failed.store(1);
                 return;
             }
@@ -184,10 +179,9 @@ class Weights {
         return header;
     }
 
-    static bool read_all(int file, unsigned char* memory, size_t bytes, size_t offset) {
+    static bool read_all(const File& file, unsigned char* memory, size_t bytes, size_t offset) {
         while (bytes > 0) {
-            const ssize_t got = pread(file, memory, bytes, static_cast<off_t>(offset));
-            if (got < 0 && errno == EINTR) continue;
+            const int64_t got = file.read(memory, bytes, offset);
             if (got <= 0) return false;
             memory += got;
             bytes -= static_cast<size_t>(got);
@@ -197,33 +191,32 @@ class Weights {
     }
 
     template <class Parallel>
-    int32_t bring_in(int file, const char* path, const Model& model, const WeightsRequest& request, Message& message,
+    int32_t bring_in(const File& file, const char* path, const Model& model, const WeightsRequest& request, Message& message,
                      const Parallel& parallel, size_t available) {
-        struct stat info {};
+        size_t bytes = 0;
         unsigned char page[PAYLOAD_OFFSET] = {};
-        ssize_t got = fstat(file, &info) == 0 ? pread(file, page, sizeof(page), 0) : -1;
-        if (got < 0) {
+        if (!file.size(bytes) || file.read(page, sizeof(page), 0) < 0) {
             message.set("cannot read the weights file \"%s\": %s", path, SystemError().text());
             return LM_BAD_WEIGHTS;
         }
-        const size_t bytes = static_cast<size_t>(info.st_size);
         const int32_t status = check_header(page, bytes, path, model, request, message);
         if (status != LM_OK) return status;
-        const bool wanted = bytes <= SMALL || (request.reads && bytes <= available / 2);
+        const bool wanted = !File::MAPS || bytes <= SMALL || (request.reads && bytes <= available / 2);
         void* const memory = wanted ? Allocator::map(bytes) : nullptr;
-        void* const mapping = memory != nullptr ? memory : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-        if (mapping == MAP_FAILED) {
+        void* const mapping = memory != nullptr ? memory : file.map(bytes);
+        if (mapping == nullptr) {
             message.set("cannot map the weights file \"%s\": %s", path, SystemError().text());
             return LM_BAD_WEIGHTS;
         }
         mapping_ = mapping;
         mapped_bytes_ = bytes;
+        from_file_ = memory == nullptr;
         unsigned char* const payload = static_cast<unsigned char*>(mapping) + PAYLOAD_OFFSET;
         payload_ = payload;
-        Job job{memory != nullptr ? file : -1, payload, payload, payload_of(bytes)};
+        Job job{memory != nullptr ? &file : nullptr, payload, payload, payload_of(bytes)};
         const uint64_t expected = header_of(page).checksum;
         const int32_t found = job.run(verifies(request, bytes), expected, path, message, parallel);
-        if (memory != nullptr) mprotect(memory, bytes, PROT_READ);
+        if (memory != nullptr) protect_pages(memory, bytes);
         return found;
     }
 
@@ -232,6 +225,7 @@ class Weights {
         release();
         mapping_ = other.mapping_;
         mapped_bytes_ = other.mapped_bytes_;
+        from_file_ = other.from_file_;
         payload_ = other.payload_;
         other.mapping_ = nullptr;
         other.payload_ = nullptr;
@@ -303,6 +297,7 @@ class Weights {
 
     void* mapping_ = nullptr;
     size_t mapped_bytes_ = 0;
+    bool from_file_ = false;  // the file's own pages, which nobody copied
     const unsigned char* payload_ = nullptr;
 };
 

@@ -1,7 +1,6 @@
 // Libraries that run on NVIDIA's GPUs: the kernels and weights on the device, and contexts that launch the kernels.
 #pragma once
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -45,7 +44,7 @@ class Library : public LibraryBase {
 
     /// The constants on the device, kept as they are until release_weights(); 0 if there are none yet.
     Address acquire_weights() {
-        pthread_rwlock_rdlock(&weights_lock_);
+        weights_lock_.lock_shared();
         return uploaded_ ? constants_.address() : 0;
     }
 

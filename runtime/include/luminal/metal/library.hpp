@@ -1,7 +1,6 @@
 // Libraries that run on a GPU by Metal: the kernels and weights on the device, and contexts that launch the kernels.
 #pragma once
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -37,7 +36,7 @@ class Library : public LibraryBase {
 
     /// The constants, kept as they are until release_weights(); null if there are none yet.
     metal::Id acquire_weights() {
-        pthread_rwlock_rdlock(&weights_lock_);
+        weights_lock_.lock_shared();
         return constants_.get();
     }
 
