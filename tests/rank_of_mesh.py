@@ -4,6 +4,7 @@ folder, the file of inputs, the file to write, how many runs, and what happens t
 import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from luminal.runtime import loader
 
 folder, inputs, output, runs, fate = sys.argv[1:]
 rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
+Path(f"{output}.{rank}.pid").write_text(str(os.getpid()))
 library = loader.load(folder, threads=1)
 given = dict(np.load(inputs))
 for number in range(int(runs)):

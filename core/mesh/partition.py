@@ -76,7 +76,7 @@ def _state(state: State, found: _Ranks) -> State:
     mode = found.plan.modes.get(state.input)
     initial = state.initial
     if mode is not None and isinstance(mode.result, Split):
-        # Every rank begins with the same part: initial values are those of rank 0's (see ``mesh.divide``).
+        # Only states that are alike everywhere at first are split (``plan.py``): this is every rank's part.
         initial = ir.constant(_cut(initial.attr.array, mode.result, found.group.size, 0))
     return replace(state, input=found.input(state.input), initial=initial)
 

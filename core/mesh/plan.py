@@ -42,9 +42,11 @@ def planned(
     order = traverse.topological(graph.roots, graph.measured)
     settled = {node: WHOLE for node in graph.inputs if node not in weights} | dict(given)
     states = {state.input: node for state, node in graph.left}
-    for node in states:
-        if node not in given:
-            del settled[node]
+    for state in graph.states:
+        first = state.initial.attr.array.reshape(-1)
+        # All ranks begin with the same, so that there is one program: parts of a state have to be alike at first.
+        if state.input not in given and bool((first == first[:1]).all()):
+            del settled[state.input]
     found = rules.candidates(order, size, settled)
     readers = traverse.users(graph.roots)
     problem = Problem()

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class Module:
             if runs:
                 artifact.check_library(folder, self.manifest)
             others = program is None  # what was exported may be given weights that were trained further
-            self._load = lambda: loader.load(folder, threads=threads, verify=verify, other_weights=others)
+            self._load = cache(lambda: loader.load(folder, threads=threads, verify=verify, other_weights=others))
             # Ranks of a mesh meet when they open theirs, so that is left to the first call.
             self._waits = runs and "mesh" in self.manifest
             self.interface = self._load() if runs and not self._waits else loader.describe(folder)

@@ -276,8 +276,8 @@ class Program:
     ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
     value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
     of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
-    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels. ``mesh`` has the axes of
-    the mesh that the program is one rank of, with their sizes.
+    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels. ``mesh`` has the axes
+    of the mesh that the program is one rank of, with their sizes.
     """
 
     name: str
