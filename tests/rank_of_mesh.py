@@ -18,6 +18,10 @@ given = dict(np.load(inputs))
 for number in range(int(runs)):
     if rank == 1 and fate != "none" and number == int(runs) - 1:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fate])
-    results = library.run(given)
+    try:
+        results = library.run(given)
+    except loader.LibraryError as error:
+        Path(f"{output}.{rank}.error").write_text(str(error))  # where mpirun has ended, nobody reads what is printed
+        raise
     np.save(f"{output}.{rank}.{number}.npy", results[0])
 print(f"rank {rank} is done")

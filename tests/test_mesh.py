@@ -22,6 +22,7 @@ from luminal.core.types import f32
 from luminal.frontends.fx import export
 
 GROUP = ops.Group("x", 2)
+FREE = "10000GB/s,1ns"  # a link over which even models as small as these are divided
 
 
 class Block(torch.nn.Module):
@@ -78,7 +79,7 @@ def test_ranks_compute_what_one_does(kind: str, mesh: dict[str, int]) -> None:
     name = graph.inputs[0].attr.name
     # Images so small cost less whole: a filter is divided because it is asked for.
     shard = {"second.weight": {"tensor": 0}} if kind == "images" else "auto"
-    found = meshes.divided({"main": graph}, mesh, shard)
+    found = meshes.divided({"main": graph}, mesh, shard, FREE)
     graphs = [rank["main"] for rank in found.ranks]
     (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
     for output in in_lockstep(graphs, [{name: x.numpy()}] * len(graphs), "float64"):
@@ -89,15 +90,15 @@ def test_ranks_compute_what_one_does(kind: str, mesh: dict[str, int]) -> None:
 def test_the_plan_of_a_transformer_is_that_of_megatron() -> None:
     """Matrices before a nonlinearity are split by their outputs, those after it by their inputs, and each pair adds up
     partial results once (Shoeybi et al., 2019)."""
-    module, x = model("block")
-    found = meshes.divided({"main": api.read(module, (x,))}, {"tensor": 2})
+    module = torch.nn.Sequential(Block(768, 12), Block(768, 12)).eval()
+    found = meshes.divided({"main": api.read(module, (torch.randn(1, 128, 768),))}, {"tensor": 2})
     cuts = {name: " ".join(split) for name, split in found.cuts["main"].items()}
     for layer in ("0", "1"):
-        # The three projections stay split alike: a rank has half of each, so that they are 16 in turn of 96.
-        assert "in parts of 16" in cuts[f"{layer}.joined.weight"], cuts
-        assert "axis 0 in parts of 64" in cuts[f"{layer}.up.weight"], cuts
-        assert "axis 1 in parts of 16" in cuts[f"{layer}.out.weight"], cuts
-        assert "axis 1 in parts of 64" in cuts[f"{layer}.down.weight"], cuts
+        # The three projections stay split alike: a rank has half of each, 384 in turn of 2304.
+        assert "axis 0 in parts of 384" in cuts[f"{layer}.joined.weight"], cuts
+        assert "axis 0 in parts of 1536" in cuts[f"{layer}.up.weight"], cuts
+        assert "axis 1 in parts of 384" in cuts[f"{layer}.out.weight"], cuts
+        assert "axis 1 in parts of 1536" in cuts[f"{layer}.down.weight"], cuts
     sums = [m for m in found.plans["main"][0].modes.values() if str(m.result) == "partial sum"]
     assert len(sums) == 4
 
