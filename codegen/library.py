@@ -20,14 +20,17 @@ from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
     Entry,
+    Exchange,
     HostCall,
     Launch,
     Loop,
     Measure,
+    Numbered,
     Phase,
     Program,
     Region,
     State,
+    Wait,
 )
 from luminal.core.sizes import Solution, solve
 from luminal.core.symbolic import Int, Var, as_var, expr
@@ -316,6 +319,11 @@ class Describer:
                     yield self._step(step, pointers)
                 case HostCall():
                     yield self._host(step, pointers)
+                case Exchange():
+                    yield self._exchange(step, pointers)
+                case Wait():
+                    call = Call(f"context.wait({step.ticket})", step.origins)
+                    yield Step("host", self._number(step), "", (call,))
                 case Loop():
                     yield self._loop(step, pointers)
                 case Measure():
@@ -373,14 +381,25 @@ class Describer:
         call = Call(f"host::{step.function}({', '.join(arguments)})", step.origins)
         return Step("host", self._number(step), "", (call,))
 
-    def _number(self, step: Launch | HostCall) -> int:
-        if isinstance(step, Launch):
-            name = self.kernels[step.kernel].kernel.name
-        else:
-            name = f"{step.function}({', '.join(step.arguments)})"
-        self.steps.append("; ".join(step.origins) or name)
-        self.runs.append(Runs((name if isinstance(step, Launch) else f"host {step.function}",), step.origins))
+    def _exchange(self, step: Exchange, pointers: dict[str, str]) -> Step:
+        operand, result = map(self.program.buffer, step.arguments)
+        group = step.attr.group
+        how = f"{{Exchange::{step.attr.kind}, {group.size}, {group.stride}, {step.attr.number}}}"
+        size = self._size(sym.product(operand.shape) * operand.dtype.itemsize)
+        text = f"context.start({step.ticket}, {how}, {self._pointer(operand, pointers)}, "
+        call = Call(text + f"{self._pointer(result, pointers)}, {size})", step.origins)
+        return Step("host", self._number(step), "", (call,))
+
+    def _number(self, step: Numbered) -> int:
+        name = self._called(step)
+        said = f"{step.function}({', '.join(step.arguments)})" if isinstance(step, HostCall) else name
+        self.steps.append("; ".join(step.origins) or said)
+        self.runs.append(Runs((name,), step.origins))
         return len(self.steps) - 1
+
+    def _called(self, step: Numbered) -> str:
+        """What runs in a step: a kernel, or another call."""
+        return self.kernels[step.kernel].kernel.name if isinstance(step, Launch) else step.called
 
     def _call(self, step: Launch, times: int, pointers: dict[str, str]) -> Call:
         signature = self.kernels[step.kernel].signature

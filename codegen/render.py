@@ -165,9 +165,14 @@ def _some(names: Sequence[str]) -> str:
     return " or ".join(names[:2]) + (f" or {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def render(program: Program, target: Target, about: Mapping[str, Any] = MappingProxyType({})) -> SourceBundle:
+def render(
+    program: Program,
+    target: Target,
+    about: Mapping[str, Any] = MappingProxyType({}),
+    identity: bytes | None = None,
+) -> SourceBundle:
     """The sources of ``program`` for ``target``. ``about`` is what the library says of itself besides: which compiler
-    wrote it, say. Weights do not depend on that.
+    wrote it, say. Weights do not depend on that. ``identity`` is the content id where not that of ``program`` alone.
 
     Raises UnsupportedError for element types that the target's language lacks, and for what its device cannot run.
     """
@@ -178,7 +183,7 @@ def render(program: Program, target: Target, about: Mapping[str, Any] = MappingP
     kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect, ahead) for kernel in program.kernels}
     symbol = namespace(program.name) if target.levels else ""
     sources = {path: kernel_text(text, symbol) for path, text in kernels.items()}
-    return assemble(program, target, host, kernels, sources, about)
+    return assemble(program, target, host, kernels, sources, about, identity)
 
 
 def assemble(
@@ -188,6 +193,7 @@ def assemble(
     kernels: Mapping[str, KernelText],
     sources: Mapping[str, str],
     about: Mapping[str, Any] = MappingProxyType({}),
+    identity: bytes | None = None,
 ) -> SourceBundle:
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
     themselves."""
@@ -208,6 +214,8 @@ def assemble(
         "portion_bytes": program.portion_size,
         "portions_at_once": program.portions_at_once,
         "stack_kib": _stack_kib(program),
+        "ranks": program.ranks,
+        "tickets": program.tickets,
         "kernel_sources": list(kernels),
         "kernel_groups": _groups(program.name, target),
         "conditions": {
@@ -222,7 +230,7 @@ def assemble(
     # The hash covers everything that decides what the library does with its weights.
     unhashed = _library(host, context, bytes(weights.HASH_BYTES), program, plan, target)
     digest = hashlib.sha256("\0".join([*sources, *sources.values(), unhashed]).encode()).digest()
-    identity = content_id(program)
+    identity = content_id(program) if identity is None else identity
     context["content_id"] = octets(identity)
     files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target, about)}
     for name, pattern in {**host.templates, **system.templates}.items():

@@ -65,6 +65,17 @@ def content_id(constants: Iterable[tuple[str, bytes]]) -> bytes:
     return found.digest()[:ID_BYTES]
 
 
+def content_of(content: bytes, rank: int) -> bytes:
+    """The content id in the file of a rank's weights, where that of the library is ``content``: see ``weights.hpp``."""
+    turned = int.from_bytes(content[-4:], "little") ^ rank
+    return content[:-4] + turned.to_bytes(4, "little")
+
+
+def shard(path: Path, rank: int) -> Path:
+    """The file of the weights of a rank; ``path`` is that of the first."""
+    return path.with_name(f"{path.name}.{rank}") if rank else path
+
+
 def write(
     path: str | os.PathLike[str],
     source_hash: bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    if not 0 < float(text) < math.inf:
+        raise ValueError("expected seconds, more than none")
+    return float(text)
+
+
 CXX = Switch("CXX", str, "", "the C++ compiler to use, by name or path, with leading arguments if it needs any")
 NVCC = Switch("NVCC", str, "", "the CUDA compiler to use, by name or path")
 CUDA_DRIVER = Switch(
@@ -69,6 +76,8 @@ RECORDS = Switch(
 )
 NO_RECORDS = Switch("LUMINAL_NO_RECORDS", _flag, False, "1: choose schedules by formula, whatever was measured")
 CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: hold the graph to its spec after every pass of the compiler")
+MPI = Switch("LUMINAL_MPI", str, "", "the MPI library that libraries of a mesh open, or a shim for an older MPI")
+MPI_LIMIT = Switch("LUMINAL_MPI_LIMIT", _seconds, 300.0, "how many seconds a rank of a mesh waits for another")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 
 TABLE: dict[str, Switch[object]] = {

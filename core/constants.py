@@ -119,7 +119,7 @@ def _found(node: Node) -> _Fact:
     if node.op is ops.CONSTANT:
         return _Fact(Known.VALUE, True, False, max(1, math.prod(node.attr.shape)), int(node.attr.nbytes))
     below = [_facts[operand] for operand in node.inputs]
-    decided = bool(below) and all(fact.decided for fact in below)
+    decided = bool(below) and all(fact.decided for fact in below) and node.op is not ops.EXCHANGE
     if node.op is ops.IOTA:
         decided = isinstance(node.size, int)
     return _Fact(
@@ -132,7 +132,7 @@ def _found(node: Node) -> _Fact:
 
 
 def _known(node: Node) -> Known:
-    if not all(isinstance(d, int) for d in node.shape):
+    if not all(isinstance(d, int) for d in node.shape) or node.op is ops.EXCHANGE:
         return Known.RUN_TIME
     if node.op.kind is Kind.SOURCE:
         return Known.POSITION if node.op is ops.IOTA else Known.RUN_TIME

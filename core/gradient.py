@@ -262,4 +262,4 @@ CONSTANT = {ops.INPUT, ops.CONSTANT, ops.IOTA, ops.DIM, ops.ROUND, ops.LESS_THAN
 LOOPS = frozenset(loop_gradients.RULES)
 # Primitives without a gradient. Integers depend on differentiated values only through the bits of a float, and sorted
 # floats are read at sorted positions.
-WITHOUT = {ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SORT, ops.HOST}
+WITHOUT = {ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SORT, ops.HOST, ops.EXCHANGE}

@@ -21,6 +21,7 @@ import numpy as np
 from luminal.core import derivative, host, ir, limits, numerics, ops, sizes, strided, texts, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ShapeError
+from luminal.core.exchange import Exchange, alone
 from luminal.core.ir import Graph, Node
 from luminal.core.numerics import Array
 from luminal.core.ops import Kind
@@ -45,10 +46,12 @@ def run(
     mode: str = "typed",
     keep: Iterable[Node] | None = None,
     dims: Mapping[str, int] | None = None,
+    exchange: Exchange = alone,
 ) -> Result:
     """Evaluate a graph, or nodes, on arrays by input name.
 
-    ``keep`` names nodes whose values are also wanted; ``dims`` gives sizes to symbols that no input's shape does.
+    ``keep`` names nodes whose values are also wanted; ``dims`` gives sizes to symbols that no input's shape does;
+    ``exchange`` is how a rank of a mesh exchanges data with the others (``core.exchange.lockstep``).
     Texts are given and returned as texts. States have their initial values where ``inputs`` gives them no others.
     Raises InputError where an input is missing or does not fit, or a function of the host refuses what it is given,
     IndexError where a gather reads outside its axis.
@@ -67,7 +70,7 @@ def run(
     declared = graph.inputs if isinstance(graph, Graph) else ()
     parameters = dict.fromkeys([*declared, *(n for n in order if n.op is ops.INPUT)])
     env = bind(parameters, inputs, dims or {})
-    evaluation = _Evaluation(inputs, env, mode == "float64", origins)
+    evaluation = _Evaluation(inputs, env, mode == "float64", origins, exchange)
     remaining = _uses(order)
     for root in (*roots, *kept):
         remaining[root] = remaining.get(root, 0) + 1
@@ -103,7 +106,7 @@ def constant_value(node: Node) -> Array | None:
     if node.op is ops.CONSTANT:
         array: Array = node.attr.array
         return array
-    if any(part.op is ops.INPUT for part in traverse.topological([node])) or has_symbols(node):
+    if any(part.op in (ops.INPUT, ops.EXCHANGE) for part in traverse.topological([node])) or has_symbols(node):
         return None
     if _may_not_end(node):
         return None
@@ -297,8 +300,10 @@ def _wide(x: Array) -> Array:
 class _Evaluation:
     """The values of the nodes that are still needed."""
 
-    def __init__(self, inputs: Mapping[str, Array], env: Mapping[str, int], double: bool, origins: ir.Origins) -> None:
-        self.inputs, self.env, self.double, self.origins = inputs, env, double, origins
+    def __init__(
+        self, inputs: Mapping[str, Array], env: Mapping[str, int], double: bool, origins: ir.Origins, exchange: Exchange
+    ) -> None:
+        self.inputs, self.env, self.double, self.origins, self.exchange = inputs, env, double, origins, exchange
         self.values: dict[Node, _Value] = {}
         self.structured: dict[Any, list[_Value]] = {}  # results, by operands and bodies
 
@@ -331,11 +336,19 @@ class _Evaluation:
         elif node.op is ops.HOST:
             shape = tuple(map(self.size, node.shape))
             value = self._exact(host.call(node.attr.function, [operand.typed for operand in operands], shape))
+        elif node.op is ops.EXCHANGE:
+            value = self._exchanged(node, operands[0])
         elif node.op is ops.CONTIGUOUS:
             value = operands[0]
         else:
             value = self._computed(node, operands)
         self.values[node] = value
+
+    def _exchanged(self, node: Node, operand: _Value) -> _Value:
+        typed = self.exchange(node.attr, operand.typed)
+        if not self.double or not node.dtype.is_float:
+            return self._exact(typed)
+        return _Value(typed, self.exchange(node.attr, _wide(operand.wide)))
 
     # Sources and movement.
 
@@ -404,7 +417,7 @@ class _Evaluation:
     def _body(self, attr: ops.Structured, number: int, given: Mapping[Node, _Value]) -> list[_Value]:
         results, measured = attr.computed[number], attr.inside(number)
         env = dict(self.env)
-        inner = _Evaluation({}, env, self.double, self.origins)
+        inner = _Evaluation({}, env, self.double, self.origins, self.exchange)
         inner.values = dict(given)
         for node in _order([*results, *measured.values()], measured):
             if node not in inner.values:

@@ -21,6 +21,7 @@ from luminal.core import limits, ops, texts
 from luminal.core import symbolic as sym
 from luminal.core.data import Data
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
+from luminal.core.exchange import EXCHANGES
 from luminal.core.host import FUNCTIONS
 from luminal.core.ops import Kind, Op
 from luminal.core.origins import Approximation, Origin
@@ -409,6 +410,16 @@ def host(function: str, operands: Sequence[Node], shape: Shape) -> Node:
     return _intern(ops.HOST, tuple(operands), ops.Called(function), shape, found.result)
 
 
+def exchange(kind: str, group: ops.Group, x: Node, number: int = 0) -> Node:
+    """``x`` exchanged in a group of ranks, as ``core.exchange`` says of that ``kind``.
+
+    Raises ShapeError where the shape of ``x`` does not fit, DTypeError for texts.
+    """
+    assert ops.EXCHANGE.result is not None
+    shape = EXCHANGES[kind].shape(x.shape, group.size)
+    return _intern(ops.EXCHANGE, (x,), ops.Exchanged(kind, group, number), shape, ops.EXCHANGE.result(x.dtype))
+
+
 def sort(x: Node, count: Int | None = None) -> Node:
     """Integers ``x`` in ascending order along the last axis; with ``count``, the first so many of each row.
 
@@ -525,7 +536,8 @@ class Graph:
     size data decides, each with the node that gives it. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
     The inputs and outputs of ``states`` come after those of the caller, who does not see them. ``approximations`` are
-    those that have been made of the model, ``relations`` what it needs of the sizes of its inputs, in words.
+    those that have been made of the model, ``relations`` what it needs of the sizes of its inputs, in words. Of a graph
+    that one rank of a ``mesh`` runs, that has the axes with their sizes; ranks are numbered in row-major order.
     """
 
     name: str
@@ -539,6 +551,7 @@ class Graph:
     states: tuple[State, ...] = ()
     approximations: tuple[Approximation, ...] = ()
     relations: tuple[str, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
 
     @property
     def given(self) -> tuple[Node, ...]:

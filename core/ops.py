@@ -30,6 +30,7 @@ class Kind(Enum):
     STRUCTURED = "structured"  # bodies of primitives, run as often as data or sizes say
     ORDERED = "ordered"  # the elements of the last axis, or some of them, in another order
     HOST = "host"  # a function of the host, which no kernel can be
+    EXCHANGE = "exchange"  # data moved between ranks, which no kernel can be
     FUNCTION = "function"  # a value and what it is a function of, while gradients are taken (core/derivative.py)
 
 
@@ -241,6 +242,26 @@ class Called:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The ranks that exchange data, along the ``axis`` of a mesh: ``size`` of them, ``stride`` apart. A rank is number
+    ``rank // stride % size`` of its group."""
+
+    axis: str
+    size: int
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """The kind of an ``Exchange`` (see ``core.exchange``) and the group; ``number`` is the root of a broadcast and the
+    distance of a shift."""
+
+    kind: str
+    group: Group
+    number: int = 0
+
+
+@dataclass(frozen=True)
 class Extent:
     """The length of an ``Iota``, or the value of a ``Dim``."""
 
@@ -331,6 +352,11 @@ def _gather(data: DType, index: DType) -> DType:
 def _scatter(old: DType, index: DType, new: DType) -> DType:
     _expect(index == i64, f"indices must be int64, found {index}")
     return _same(old, new)
+
+
+def _moved(operand: DType) -> DType:
+    _expect(not operand.is_text, "texts are not exchanged")
+    return operand
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,6 +464,12 @@ SORT = Op("Sort", Kind.ORDERED, 1, _integers,
 HOST = Op("Host", Kind.HOST, None, None,
           "what core/host.py says of each function; what a function refuses makes the run fail with a status", Called,
           why="texts have no fixed size: their parts are in no tensor")  # fmt: skip
+EXCHANGE = Op("Exchange", Kind.EXCHANGE, 1, _moved,
+              "what core/exchange.py says of each kind; bits are unchanged; a rank that does not answer within the "
+              "limit makes the run of the others fail with a status", Exchanged,
+              why="nothing else reads what another rank holds")  # fmt: skip
+
+CALLED = (HOST, EXCHANGE)  # called between kernels, which they cannot be; their operands and results lie in memory
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

@@ -106,6 +106,8 @@ def _build(node: Node) -> Node:
         return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by, attr.failure)
     if op is ops.HOST:
         return ir.host(attr.function, node.inputs, node.shape)
+    if op is ops.EXCHANGE:
+        return ir.exchange(attr.kind, attr.group, node.inputs[0], attr.number)
     if op is ops.SORT:
         return ir.sort(node.inputs[0], attr.count)
     if op.kind is Kind.REDUCE:

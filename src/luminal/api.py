@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries
+from luminal import arguments, artifact, entries, meshes
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -53,6 +53,9 @@ def compile(
     emulate: bool = False,
     seed: int = 0,
     search: str = "none",
+    mesh: meshes.Mesh | None = None,
+    shard: meshes.Shard = "auto",
+    link: str | None = None,
     progress: Progress | None = None,
 ) -> Module | Specialised:
     """Compile a model to a native library and load it.
@@ -90,7 +93,12 @@ def compile(
     standard normal inputs, relative to the root mean square of its outputs (see
     ``luminal.core.schedule.numeric.winograd``).
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
-    opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
+    opening of the library (see ``luminal.core.decompose.random``).
+    ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs: ``{"tensor": 2}`` has the axes of the
+    mesh with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
+    ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
+    and outputs, which are whole. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
+    (see ``luminal.meshes``). ``progress(stage, fraction)`` is called as work goes
     on.
 
     Where tuning has measured schedules for this machine and so many threads, those are taken
@@ -109,7 +117,8 @@ def compile(
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     same: dict[str, Any] = {
         "target": chosen, "weights": weights, "winograd": winograd, "dims": dims, "constants": constants, "name": name,
-        "threads": threads, "emulate": emulate, "seed": seed, "search": search,
+        "threads": threads, "emulate": emulate, "seed": seed, "search": search, "mesh": mesh, "shard": shard,
+        "link": link,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -124,6 +133,13 @@ def compile(
         return PerValue(model, compile, same, error, names(model, None, dims)[0], _sizes(model, dims))
     graphs = _approximated(graphs, choices, chosen, stages)
     called = next(iter(graphs.values())).name if name is None else name
+    ranks: list[dict[str, Graph]] = []
+    plan: list[str] = []
+    if mesh is not None:
+        with stages("divide"):
+            divided = meshes.divided(graphs, mesh, shard, link)
+            graphs, *ranks = map(dict, divided.ranks)
+            plan = meshes.explained(divided)
     tuned = None
     if search == "quick":
         with stages("tune"):
@@ -131,9 +147,12 @@ def compile(
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"))
+        others = [compile_graphs(called, other, chosen) for other in ranks]
+        if mesh is not None:
+            program, *others = (replace(p, metadata={**p.metadata, "plan": plan}) for p in (program, *others))
     return artifact.opened(
         program, chosen, stages, emulate,
-        lambda folder: Module(folder, threads, graphs, stages.seconds, chosen, program, tuned),
+        lambda folder: Module(folder, threads, graphs, stages.seconds, chosen, program, tuned), others,
     )  # fmt: skip
 
 

@@ -13,8 +13,9 @@ import shutil
 import sysconfig
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,44 +39,71 @@ from luminal.version import VERSION
 Opened = TypeVar("Opened")
 
 
-def build(program: Program, target: Target, stages: Stages, emulate: bool = False) -> Path:
-    """The folder of ``program`` compiled for ``target``, built where the cache does not have it.
+def build(
+    program: Program, target: Target, stages: Stages, emulate: bool = False, others: Sequence[Program] = ()
+) -> Path:
+    """The folder of ``program`` compiled for ``target``, built where the cache does not have it. In a mesh, ``others``
+    are those of the ranks but the first, which differ in their constants alone: each has its own weights.
 
     With ``emulate``, a library for a GPU becomes one for this machine, with what emulates the GPU beside it.
 
     Raises BuildError where no compiler is found, where it rejects a source, or where there can be no cache;
-    UnsupportedError for what the target's device cannot run; ModelError where a constant changes meanwhile.
+    UnsupportedError for what the target's device cannot run; ModelError where a constant changes meanwhile, or where
+    the programs of two ranks differ.
     """
+    programs = (program, *others)
     with stages("render"):
-        bundle = render.render(program, target, about())
+        bundle = render.render(program, target, about(), _identity(programs))
         if emulate:
             bundle = emulation.emulated(bundle)
-        key = _key(bundle, program)
+        key = _key(bundle, programs)
     if config.NO_CACHE.value:
-        return _build(bundle, program, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
+        return _build(bundle, programs, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
     models = cache.part("models")
     folder = models / key
     if not problem(folder):
         return folder
     work = cache.work(models, f".{key}.")
     try:
-        _build(bundle, program, work, stages)
+        _build(bundle, programs, work, stages)
         return _kept(work, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def opened(program: Program, target: Target, stages: Stages, emulate: bool, open_: Callable[[Path], Opened]) -> Opened:
+def _identity(programs: Sequence[Program]) -> bytes | None:
+    """The content id of the weights of all ranks; None where there is one.
+
+    Raises ModelError where their programs differ: values of constants decide what may be left out, say.
+    """
+    if len(programs) == 1:
+        return None
+    first, *others = (replace(program, constants={}, digests={}) for program in programs)
+    for rank, other in enumerate(others, 1):
+        if other != first:
+            raise ModelError(
+                f"mesh: rank {rank} of {first.name!r} would run another program than rank 0, because of values in its "
+                "part of the weights, such as rows of zeros; expected one for all ranks. Leave these weights whole: "
+                "shard={NAME: None}"
+            )
+    ids = b"".join(render.content_id(program) for program in programs)
+    return hashlib.sha256(ids).digest()[: weights.ID_BYTES]
+
+
+def opened(
+    program: Program, target: Target, stages: Stages, emulate: bool, open_: Callable[[Path], Opened],
+    others: Sequence[Program] = (),
+) -> Opened:  # fmt: skip
     """What ``open_`` makes of the folder that ``build`` gives. A cached one that turns out to be damaged when it is
     opened, as weights do, is built anew."""
-    folder = build(program, target, stages, emulate)
+    folder = build(program, target, stages, emulate, others)
     try:
         return open_(folder)
     except ArtifactError:
         if config.NO_CACHE.value:
             raise
         cache.discard(folder)
-        return open_(build(program, target, stages, emulate))
+        return open_(build(program, target, stages, emulate, others))
 
 
 @lru_cache(maxsize=1)
@@ -169,7 +197,7 @@ def _kept(work: Path, folder: Path) -> Path:
     return Path(shutil.move(work, tempfile.mkdtemp(prefix="luminal-")))
 
 
-def _key(bundle: SourceBundle, program: Program) -> str:
+def _key(bundle: SourceBundle, programs: Sequence[Program]) -> str:
     """A hash of the compilers, the sources, the headers that these include, and the weights."""
     compilers = [toolchain.find(bundle.target.architecture, bundle.platform)]
     compilers += [toolchain.find_nvcc()] if bundle.image_sources and not bundle.emulated else []
@@ -179,18 +207,22 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     folders = (INCLUDE / "luminal", *((EMULATOR,) if bundle.emulated else ()))
     for header in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         key.update(header.read_bytes())
-    for name in program.constants:
-        buffer = program.buffer(name)
-        key.update(f"{name} {buffer.dtype} {buffer.shape} {buffer.order}".encode() + program.digests[name])
+    for program in programs:
+        for name in program.constants:
+            buffer = program.buffer(name)
+            key.update(f"{name} {buffer.dtype} {buffer.shape} {buffer.order}".encode() + program.digests[name])
     return key.hexdigest()[:40]
 
 
-def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages) -> Path:
+def _build(bundle: SourceBundle, programs: Sequence[Program], folder: Path, stages: Stages) -> Path:
+    program = programs[0]
     with stages("build"):
         built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
-        weights.write(path, bundle.source_hash, bundle.plan, unchanged(program), bundle.content_id)
+        for rank, other in enumerate(programs):
+            content = weights.content_of(bundle.content_id, rank)
+            weights.write(weights.shard(path, rank), bundle.source_hash, bundle.plan, unchanged(other), content)
     for name, text in bundle.files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -210,6 +242,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "target": render.describe(bundle.target),
         "device": render.HOSTS[bundle.target.dialect].device,
         "emulated": bundle.emulated,
+        **({"mesh": dict(program.mesh)} if program.mesh else {}),
         **program.metadata,
         **{key: face[key] for key in ("dims", "entries", "states")},
         "kernels": [

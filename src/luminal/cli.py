@@ -28,7 +28,18 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, artifact, cli_llm, destination, inspection, machines, options, profiled, subject
+from luminal import (
+    arguments,
+    artifact,
+    cli_llm,
+    destination,
+    inspection,
+    machines,
+    meshes,
+    options,
+    profiled,
+    subject,
+)  # fmt: skip
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison.references import OnnxRuntime, Reference
@@ -525,6 +536,15 @@ def tune(
             _say(line)
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")
+
+
+@app.command("mpi-shim")
+def mpi_shim(
+    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write")] = Path("luminal_mpi_shim.c"),
+) -> None:
+    """Write the C file that lets libraries of a mesh run over an MPI older than 5: its mpicc builds it."""
+    meshes.write_shim(output)
+    _say(f"{output}; build it with: mpicc -shared -fPIC -O2 {output} -o {output.with_suffix('.so')}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,11 @@ class Module:
             runs = target is None or self.emulated or targets.supported(target)
             if runs:
                 artifact.check_library(folder, self.manifest)
-                others = program is None  # what was exported may be given weights that were trained further
-                self.interface = loader.load(folder, threads=threads, verify=verify, other_weights=others)
-            else:
-                self.interface = loader.describe(folder)
+            others = program is None  # what was exported may be given weights that were trained further
+            self._load = cache(lambda: loader.load(folder, threads=threads, verify=verify, other_weights=others))
+            # Ranks of a mesh meet when they open theirs, so that is left to the first call.
+            self._waits = runs and "mesh" in self.manifest
+            self.interface = self._load() if runs and not self._waits else loader.describe(folder)
         self._selected = None if len(self.interface.entries) > 1 else self.interface.entries[0]
         self._device: str = self.manifest.get("device", "cpu")
 
@@ -111,7 +113,11 @@ class Module:
 
     @property
     def library(self) -> Library:
-        """The open library. Raises TargetError where it is for another machine."""
+        """The open library. Raises TargetError where it is for another machine. That of a mesh is opened now, together
+        with those of the other ranks."""
+        if self._waits:
+            with artifact.opening(self.folder):
+                self.interface, self._waits = self._load(), False
         if not isinstance(self.interface, Library):
             assert self._target is not None
             targets.check_supported(self._target)
@@ -273,11 +279,12 @@ class Module:
     def explain(self) -> str:
         """What options changed of the model, a line each: the option, the source operators, and what was done. Then
         each kernel that computes in one pass what the model spells in several, and how its reductions follow each
-        other. Empty where there is neither."""
+        other. Last, of a mesh, how its weights lie, and what a rank sends. Empty where there is nothing of these."""
         manifest = self.manifest
         made = [(x["option"], x["origins"], x["what"]) for x in manifest.get("approximations", ())]
         passes = [(k["name"], k["origins"], line) for k in manifest["kernels"] for line in k.get("derivation", ())]
-        return "\n".join(f"{name}: {'; '.join(origins)}: {what}" for name, origins, what in (*made, *passes))
+        lines = [f"{name}: {'; '.join(origins)}: {what}" for name, origins, what in (*made, *passes)]
+        return "\n".join([*lines, *(f"mesh: {line}" for line in manifest.get("plan", ()))])
 
     @property
     def manifest(self) -> dict[str, Any]:

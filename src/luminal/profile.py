@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core.schedule.cost import traffic
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
-from luminal.core.schedule.program.ir import Entry, HostCall, Launch, Phase, Program, numbered, together
+from luminal.core.schedule.program.ir import Entry, Launch, Numbered, Phase, Program, numbered, together
 from luminal.core.types import bf16
 from luminal.peak import Peak
 from luminal.runtime import loader
@@ -212,15 +212,15 @@ def _medians(
     return {numbers: statistics.median(times) for numbers, times in seconds.items()}
 
 
-def _name(program: Program, step: Launch | HostCall) -> str:
-    return program.kernels[step.kernel].name if isinstance(step, Launch) else f"host {step.function}"
+def _name(program: Program, step: Numbered) -> str:
+    return program.kernels[step.kernel].name if isinstance(step, Launch) else step.called
 
 
-def _origins(program: Program, step: Launch | HostCall) -> tuple[str, ...]:
+def _origins(program: Program, step: Numbered) -> tuple[str, ...]:
     return step.origins or (program.kernels[step.kernel].origins if isinstance(step, Launch) else ())
 
 
-def _launches(steps: Sequence[Launch | HostCall], numbers: Iterable[tuple[int, ...]]) -> Iterator[Launch]:
+def _launches(steps: Sequence[Numbered], numbers: Iterable[tuple[int, ...]]) -> Iterator[Launch]:
     return (step for together in numbers for n in together if isinstance(step := steps[n], Launch))
 
 

@@ -11,6 +11,7 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``sort``: the domain is the operand, sorted along its last axis; positions in the result are known at the end;
 - ``steps``: a loop or branch, which becomes steps of the program, no kernel (see ``prepare.loops``);
 - ``host``: a call of a function of the host, no kernel;
+- ``exchange``: data moved between ranks, no kernel;
 - ``measure``: no kernel: after it the size of a dimension is known.
 
 Another, ``chain``, is made of two or three of these afterwards (see ``chain``).
@@ -66,7 +67,7 @@ class Cluster:
 
     @property
     def is_kernel(self) -> bool:
-        return self.kind not in ("steps", "host", "measure")
+        return self.kind not in ("steps", "host", "exchange", "measure")
 
     @property
     def tile(self) -> Tile | None:

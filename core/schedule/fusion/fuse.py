@@ -213,8 +213,8 @@ class Fuser:
         if loops.is_steps(node):
             self._place_steps(node)
             return
-        if node.op is ops.HOST:
-            self._new_cluster(node, "host", (), index=ir.axes(node.shape))
+        if node.op in ops.CALLED:
+            self._new_cluster(node, node.op.kind.value, (), index=ir.axes(node.shape))
             return
         if node.op is ops.SCAN:
             self._place_scan(node)
@@ -367,7 +367,7 @@ class Fuser:
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > MOST_NESTED:
             return False
-        if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
+        if cluster.kind in ("scatter", "scan", "sort", "steps", "host", "exchange"):
             return False  # their results are complete only at the end of the kernel
         if self._joins_parts(node) and all(n.op is ops.SELECT for n in cluster.index):
             return False  # parts are written where they lie in the whole
@@ -507,7 +507,7 @@ class Fuser:
             unreduced = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(unreduced) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
-        elif node.op in (ops.SCATTER, ops.SORT, ops.HOST) or node.op.kind is Kind.STRUCTURED:
+        elif node.op in (ops.SCATTER, ops.SORT, *ops.CALLED) or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
                 yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:
@@ -527,8 +527,31 @@ class Fuser:
                 stored[node] = cluster
         left = [c.number for c in self.clusters if c.index or c.measures]
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
+        if any(self.clusters[n].kind == "exchange" for n in numbers):
+            numbers = self._overlapped(numbers)
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
+
+    def _overlapped(self, numbers: list[int]) -> list[int]:
+        """``numbers`` of clusters in another order in which they can run: exchanges begin as early as they can, and
+        what depends on them comes after what does not, which runs meanwhile."""
+        order: list[int] = []
+        done = pending = 0  # a bit for each cluster that has run, and for each exchange that nobody has waited for
+        left = list(numbers)
+        among = sum(1 << n for n in left)
+        while left:
+            ready = [n for n in left if not self.ancestors[n] & among & ~done & ~(1 << n)]
+            begins = next((n for n in ready if self.clusters[n].kind == "exchange"), None)
+            beside = next((n for n in ready if not self.ancestors[n] & pending), None)
+            number = ready[0] if beside is None else beside
+            if begins is not None:
+                number = begins
+                pending |= 1 << number
+            pending &= ~self.ancestors[number]
+            done |= 1 << number
+            order.append(number)
+            left.remove(number)
+        return order
 
     def _within(self, user: Node, members: Collection[Node]) -> bool:
         """Whether ``user`` is one of ``members``, or inline in members alone."""

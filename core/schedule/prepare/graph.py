@@ -85,7 +85,7 @@ def prepare(
                     new.op, steps[first].inputs, replace(steps[first].attr, result=new.attr.result)
                 )
                 continue
-            if new.op is ops.HOST:
+            if new.op in ops.CALLED:
                 replaced[node] = loops.in_memory(new, taken, carried)
                 continue
             made = None

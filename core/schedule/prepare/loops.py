@@ -40,11 +40,11 @@ def _is_elementwise(node: Node) -> bool:
 
 def kept(roots: Iterable[Node]) -> frozenset[Node]:
     """The nodes that must have a row-major buffer of their own: ``roots``, and the operands and results of steps
-    (``is_steps``) and of host functions."""
+    (``is_steps``), of host functions and of exchanges."""
     roots = list(roots)
     found = set(roots)
     for node in traverse.topological(roots):
-        if is_steps(node) or node.op is ops.HOST:
+        if is_steps(node) or node.op in ops.CALLED:
             found |= {node, *node.inputs}
     return frozenset(found)
 
@@ -57,7 +57,9 @@ def owned(roots: Sequence[Node], unchanged: Sequence[Node | None] = ()) -> list[
         if number < len(unchanged) and node is unchanged[number]:
             results.append(node)
             continue
-        if node.op.kind is Kind.SOURCE or node.op is ops.VIEW or node in results or _is_carried(node):
+        shared = node.op is ops.VIEW or node in results or _is_carried(node)
+        # What other ranks write stays in the arena, whatever becomes of the caller's memory after a failure.
+        if node.op.kind is Kind.SOURCE or node.op is ops.EXCHANGE or shared:
             node = copy(node, results)
         results.append(node)
     return results
@@ -89,7 +91,7 @@ def in_memory(node: Node, taken: set[Node], carried: set[Node]) -> Node:
     """``node`` with every operand in memory; its carries are copies that nothing else uses. ``taken`` has all nodes
     that exist, ``carried`` those that a loop overwrites; new nodes are added to both."""
     inputs = list(node.inputs)
-    carries = 0 if node.op in (ops.COND, ops.HOST) else len(node.attr.carries)
+    carries = 0 if node.op in (ops.COND, *ops.CALLED) else len(node.attr.carries)
     for number, operand in enumerate(inputs):
         formula = operand.op in (ops.VIEW, ops.IOTA, ops.DIM) or (operand.op is ops.CONSTANT and operand.size == 1)
         if number < carries:

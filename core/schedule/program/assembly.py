@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from itertools import count as count_from_0
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
     Entry,
+    Exchange,
     HostCall,
     Kernel,
     Launch,
@@ -46,6 +48,7 @@ from luminal.core.schedule.program.ir import (
     State,
     Step,
     TensorSpec,
+    Wait,
     aligned,
 )
 from luminal.core.schedule.transform.loops import Scheduled
@@ -86,6 +89,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         },
         states,
         texts=tuple(sorted({text for source in sources for text in _texts(source)})),
+        mesh=sources[0].graph.mesh,
     )
     return prefetch.with_fetches(program, target)
 
@@ -201,6 +205,7 @@ class _Region:
     uses: list[tuple[str, ...]] = field(default_factory=list)  # buffers of each step
     inside: list[tuple[_Region, ...]] = field(default_factory=list)  # regions inside each step
     offsets: Mapping[str, int] = field(default_factory=dict)
+    pending: list[Exchange] = field(default_factory=list)  # begun, and not waited for yet
     together: tuple[Phase, ...] = ()
 
     def take(self, inputs: Sequence[Node]) -> None:
@@ -227,6 +232,8 @@ class _Region:
                 self._add(Measure(size, name), (name,))
             elif cluster.kind == "host":
                 self._call(cluster)
+            elif cluster.kind == "exchange":
+                self._exchange(cluster)
             elif cluster.is_kernel:
                 self._launch(cluster)
             elif next(iter(cluster.index)).op is ops.COND:
@@ -238,6 +245,7 @@ class _Region:
                 self._copy(node, state.input)
         for node, name in wanted.items():
             self._add(HostCall(GIVE, (self.names[node], name)), (self.names[node], name))
+        self._wait(self.pending)
         # Phases are for threads of CPUs; a grid runs one step at a time.
         self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
         return Region(tuple(self.steps), self.together)
@@ -254,6 +262,22 @@ class _Region:
         (node,) = cluster.index
         names = tuple(map(self._named, (*node.inputs, node)))
         self._add(HostCall(node.attr.function, names, self._origins([node])), names)
+
+    def _exchange(self, cluster: Cluster) -> None:
+        """Begins an exchange. It is waited for where a step needs its result (``_add``), or before the region ends."""
+        (node,) = cluster.index
+        operand, result = self._named(node.inputs[0]), self._named(node)
+        taken = {step.ticket for step in self.pending}
+        ticket = next(number for number in count_from_0() if number not in taken)
+        step = Exchange(node.attr, operand, result, ticket, self._origins([node]))
+        self._add(step, step.arguments)
+        self.pending.append(step)
+
+    def _wait(self, begun: Iterable[Exchange]) -> None:
+        """Steps that wait for exchanges."""
+        for step in tuple(begun):
+            self.pending.remove(step)
+            self._put(Wait(step.ticket, step.arguments, step.origins), step.arguments)
 
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""
@@ -349,6 +373,14 @@ class _Region:
     # ---- buffers ---------------------------------------------------------------------------------------------------
 
     def _add(self, step: Step, names: Iterable[str], inside: tuple[_Region, ...] = ()) -> None:
+        """A step that uses the buffers ``names``, after exchanges of which it needs the result, or may write what they
+        read: of values in buffers of their own, states alone are ever overwritten."""
+        names = tuple(names)
+        states = self.tables.states
+        self._wait(x for x in self.pending if x.result in names or (x.operand in names and x.operand in states))
+        self._put(step, names, inside)
+
+    def _put(self, step: Step, names: Iterable[str], inside: tuple[_Region, ...] = ()) -> None:
         self.steps.append(step)
         self.uses.append(tuple(names))
         self.inside.append(inside)

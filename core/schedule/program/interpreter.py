@@ -8,11 +8,12 @@ code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from luminal.core import exchange as exchanges
 from luminal.core import host
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
@@ -23,6 +24,7 @@ from luminal.core.schedule.program.ir import (
     TAKE,
     Branch,
     Entry,
+    Exchange,
     HostCall,
     Launch,
     Loop,
@@ -31,6 +33,7 @@ from luminal.core.schedule.program.ir import (
     Program,
     Region,
     State,
+    Wait,
 )
 from luminal.core.symbolic import Int
 
@@ -45,12 +48,14 @@ def run(
     entry: Entry | None = None,
     seed: int | None = None,
     run_kernel: RunKernel = interpreter.run,
+    exchange: exchanges.Exchange = exchanges.alone,
 ) -> dict[str, Array]:
     """The outputs of an entry, by default the first, by name; ``dims`` are the sizes of the dimensions. States have
     their initial values.
 
     With a ``seed``, each share of a phase runs through all its steps before the next begins, in a random order: as far
-    apart as threads can drift. Raises SpecError where a kernel accesses elements outside its arrays or, with a
+    apart as threads can drift. ``exchange`` is how a rank of a mesh exchanges data with the others
+    (``core.exchange.lockstep``). Raises SpecError where a kernel accesses elements outside its arrays or, with a
     ``seed``, writes outside the portions of its share (reads there find ``FRESH``); IndexError where an index read at
     run time is out of range, InputError where a function of the host refuses its operands.
     """
@@ -60,7 +65,7 @@ def run(
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
     memory |= {held.buffer: _initial(program, held) for held in program.states}
     sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
-    state = _Run(program, sizes, arena, memory, seed, run_kernel)
+    state = _Run(program, sizes, arena, memory, seed, run_kernel, exchange)
     for tensor in entry.outputs:
         count = state.size(sym.product(tensor.shape))
         memory[tensor.buffer] = _fresh(count * tensor.dtype.itemsize).view(tensor.dtype.numpy)
@@ -90,6 +95,8 @@ class _Run:
     memory: dict[str, Array]  # of buffers outside the arena
     seed: int | None
     run_kernel: RunKernel
+    exchange: exchanges.Exchange
+    pending: dict[int, Array] = field(default_factory=dict)  # what exchanges that are waited for will give, by ticket
 
     def size(self, value: Int) -> int:
         return int(sym.evaluate(value, self.sizes))
@@ -122,6 +129,10 @@ class _Run:
                     self._launch(step, None)
                 case HostCall():
                     self._call(step)
+                case Exchange():
+                    self._start(step)
+                case Wait():
+                    self.array(step.arguments[1])[...] = self.pending.pop(step.ticket)
                 case Loop():
                     self._loop(step)
                 case Measure():
@@ -143,6 +154,13 @@ class _Run:
             return
         shape = [self.size(extent) for extent in self.program.buffer(step.arguments[-1]).shape]
         result[...] = host.call(step.function, operands, shape).reshape(-1)
+
+    def _start(self, step: Exchange) -> None:
+        """Exchanges at once; the result is unwritten until it is waited for."""
+        operand, result = map(self.program.buffer, step.arguments)
+        shape = [self.size(extent) for extent in operand.shape]
+        self.pending[step.ticket] = self.exchange(step.attr, self.array(operand.name).reshape(shape)).reshape(-1)
+        self.array(result.name).view(np.uint8)[...] = FRESH
 
     def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
         for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():

@@ -6,6 +6,7 @@ that launch kernels in order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import symbolic as sym
+from luminal.core.ops import Exchanged
 from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int, Var
@@ -129,6 +131,43 @@ class HostCall:
     arguments: tuple[str, ...]
     origins: tuple[str, ...] = ()
 
+    @property
+    def called(self) -> str:
+        return f"host {self.function}"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A step: begins an exchange of the row-major buffer ``operand`` between ranks (see ``core.exchange``); what this
+    rank gets is in ``result`` once a ``Wait`` for this ``ticket`` has ended. Until then nothing may write either."""
+
+    attr: Exchanged
+    operand: str
+    result: str
+    ticket: int
+    origins: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, str]:
+        return self.operand, self.result
+
+    @property
+    def called(self) -> str:
+        return f"start {self.attr.kind} over {self.attr.group.axis}"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A step: waits until the exchange of that ``ticket``, of the buffers ``arguments``, has ended."""
+
+    ticket: int
+    arguments: tuple[str, str]
+    origins: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        return f"wait for {self.arguments[1]}"
+
 
 TAKE, GIVE = "take", "give"
 
@@ -164,7 +203,9 @@ class Measure:
     count: str
 
 
-Step: TypeAlias = Launch | HostCall | Loop | Branch | Measure
+Call: TypeAlias = HostCall | Exchange | Wait
+Numbered: TypeAlias = Launch | Call
+Step: TypeAlias = Numbered | Loop | Branch | Measure
 
 
 @dataclass(frozen=True)
@@ -235,7 +276,8 @@ class Program:
     ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
     value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
     of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
-    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels.
+    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels. ``mesh`` has the axes
+    of the mesh that the program is one rank of, with their sizes.
     """
 
     name: str
@@ -248,6 +290,18 @@ class Program:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     texts: tuple[str, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many processes run the program together."""
+        return math.prod(size for _, size in self.mesh)
+
+    @property
+    def tickets(self) -> int:
+        """One more than the largest ticket of an exchange."""
+        steps = (step for entry in self.entries for step in numbered(entry.region))
+        return max((step.ticket + 1 for step in steps if isinstance(step, Exchange)), default=0)
 
     @property
     def state_size(self) -> int:
@@ -305,7 +359,7 @@ class Program:
 def inner(step: Step) -> tuple[Region, ...]:
     """The regions that a step holds."""
     match step:
-        case Launch() | HostCall() | Measure():
+        case Launch() | HostCall() | Exchange() | Wait() | Measure():
             return ()
         case Loop():
             return (step.test, step.body)
@@ -322,10 +376,11 @@ def measured(region: Region) -> Iterator[Var]:
             yield from measured(nested)
 
 
-def numbered(region: Region) -> Iterator[Launch | HostCall]:
-    """The launches and calls of the host of a region and of those inside it, in the order in which runs number them."""
+def numbered(region: Region) -> Iterator[Numbered]:
+    """The launches, calls of the host, exchanges and waits of a region and of those inside it, in the order in which
+    runs number them."""
     for step in region.steps:
-        if isinstance(step, Launch | HostCall):
+        if isinstance(step, Numbered):
             yield step
         for nested in inner(step):
             yield from numbered(nested)
@@ -342,7 +397,7 @@ def together(region: Region, first: int = 0) -> Iterator[tuple[int, Phase]]:
     for number, step in enumerate(region.steps):
         if number in phases:
             yield first, phases[number]
-        first += isinstance(step, Launch | HostCall)
+        first += isinstance(step, Numbered)
         for nested in inner(step):
             yield from together(nested, first)
             first += sum(1 for _ in numbered(nested))
@@ -400,6 +455,11 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
             case HostCall():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
                 yield f"{indent}host {step.function}({', '.join(step.arguments)}){origins}"
+            case Exchange():
+                origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
+                yield f"{indent}{step.called}({', '.join(step.arguments)}), ticket {step.ticket}{origins}"
+            case Wait():
+                yield f"{indent}{step.called}, ticket {step.ticket}"
             case Loop():
                 if step.rounds is None:
                     yield f"{indent}while {step.flag}, after"

@@ -9,6 +9,7 @@ import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
+from luminal.core.exchange import EXCHANGES
 from luminal.core.host import FUNCTIONS
 from luminal.core.schedule.program.ir import (
     ALIGNMENT,
@@ -18,6 +19,7 @@ from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
     Entry,
+    Exchange,
     HostCall,
     Launch,
     Loop,
@@ -26,6 +28,7 @@ from luminal.core.schedule.program.ir import (
     Program,
     Region,
     Step,
+    Wait,
     inner,
     measured,
 )
@@ -129,7 +132,12 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
         known = place.space not in ("arena", "share") or name in written or place.name in written
         _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
 
+    pending: dict[int, Exchange] = {}
     for step in region.steps:
+        touched = {name for x in pending.values() for name in x.arguments} if pending else set()
+        if not isinstance(step, Exchange | Wait):
+            results = {x.result for x in pending.values()} & {*_used(step)}
+            _expect(not results, f"entry {entry.name}: {', '.join(results)} is used before its exchange has ended")
         match step:
             case Launch():
                 arrays = program.kernels[step.kernel].nest.arrays
@@ -138,6 +146,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                     if not array.written:
                         read(name)
                 names = {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
+                _expect(not names & touched, f"entry {entry.name}: what is being exchanged is written to")
                 written |= names | {_place(program, name).name for name in names}
             case HostCall():
                 _check_call(program, entry, step)
@@ -145,6 +154,16 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 for name in operands:
                     read(name)
                 written |= {result}
+            case Exchange():
+                _check_exchange(program, entry, step)
+                read(step.operand)
+                _expect(step.ticket not in pending, f"entry {entry.name}: ticket {step.ticket} is taken")
+                pending[step.ticket] = step
+            case Wait():
+                begun = pending.pop(step.ticket, None)
+                known = begun is not None and begun.arguments == step.arguments
+                _expect(known, f"entry {entry.name}: no exchange has begun that is waited for by {step.ticket}")
+                written |= {step.arguments[1]}
             case Loop():
                 for first, _ in step.carried:
                     read(first)
@@ -161,7 +180,21 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
             case Branch():
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
+    _expect(not pending, f"entry {entry.name}: nothing waits for the exchanges {', '.join(map(str, pending))}")
     return written
+
+
+def _check_exchange(program: Program, entry: Entry, step: Exchange) -> None:
+    """Operand and result are row-major, of one type, of the shapes that the kind of exchange says, in a mesh."""
+    where = f"entry {entry.name}, {step.attr.kind} of {step.operand}"
+    operand, result = map(program.buffer, step.arguments)
+    for buffer in (operand, result):
+        _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: {buffer.name} has order {buffer.order}")
+    expected = EXCHANGES[step.attr.kind].shape(operand.shape, step.attr.group.size)
+    same = (result.dtype, result.shape) == (operand.dtype, expected)
+    _expect(same, f"{where}: {list(operand.shape)} to {result.dtype}{list(result.shape)}")
+    _expect((step.attr.group.axis, step.attr.group.size) in program.mesh, f"{where}: no axis {step.attr.group}")
+    _expect(0 <= step.ticket < program.tickets, f"{where}: ticket {step.ticket} of {program.tickets}")
 
 
 def _check_call(program: Program, entry: Entry, step: HostCall) -> None:
@@ -301,7 +334,7 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
 def _used(step: Step) -> tuple[str, ...]:
     """The buffers that a step itself uses, without those of regions inside it."""
     match step:
-        case Launch() | HostCall():
+        case Launch() | HostCall() | Exchange() | Wait():
             return step.arguments
         case Loop():
             return (*chain(*step.carried), *([step.flag] if step.flag else []))

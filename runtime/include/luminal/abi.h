@@ -93,7 +93,8 @@ enum lm_status {
     LM_SYSTEM_ERROR = 7,        /* the operating system or the device's driver refused, e.g. to start a thread */
     LM_SINGULAR_MATRIX = 8,     /* raised by a step of the model: a matrix is singular, or not positive definite */
     LM_OUT_OF_ROOM = 9,         /* raised by a step of the model: a loop or a range is longer than its bound */
-    LM_UNFIT_BRANCH = 10        /* raised by a step of the model: a branch is taken that does not fit what follows */
+    LM_UNFIT_BRANCH = 10,       /* raised by a step of the model: a branch is taken that does not fit what follows */
+    LM_RANK_FAILED = 11         /* another rank of a mesh has ended, hangs, or could not open its library */
 };
 
 /* One tensor, owned by the caller. */
@@ -160,6 +161,18 @@ typedef struct lm_options {
      * about:tracing open: when each step ran, and which thread did which of its tasks. Of very many runs, the first
      * half a million events are kept. NULL: no trace, at no cost. On a GPU, steps wait for each other. */
     const char* trace_path;
+
+    /* The rest is for libraries of a mesh of devices, which every rank opens; others ignore it. The handle of an MPI
+     * communicator of as many ranks; NULL: MPI_COMM_WORLD. It is duplicated. MPI is initialised where the process has
+     * not, and is then finalised when the process ends. Handles are those of the MPI 5 ABI. */
+    void* communicator;
+
+    /* The MPI library, by name or path. NULL: what the variable LUMINAL_MPI names, else libmpi_abi.so.1. */
+    const char* mpi_library;
+
+    /* How long a rank waits for another, in seconds, before NAME_open or NAME_run fails. 0: what the variable
+     * LUMINAL_MPI_LIMIT says, else 300. */
+    double limit_seconds;
 } lm_options;
 
 #ifdef __cplusplus

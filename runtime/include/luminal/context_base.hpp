@@ -235,6 +235,7 @@ class ContextBase : public InPlace {
             case LM_OUT_OF_ROOM: return "a loop makes more rounds than there is room for, or a range more numbers";
             case LM_INVALID_ARGUMENT: return "a text that is no UTF-8 was given";
             case LM_OUT_OF_MEMORY: return "there was no memory for texts";
+            case LM_RANK_FAILED: return "another rank failed";
             default: return "the operator failed";
         }
     }

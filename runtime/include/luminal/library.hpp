@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "luminal/abi.h"
+#include "luminal/collectives.hpp"
 #include "luminal/context_base.hpp"
 #include "luminal/library_base.hpp"
 #include "luminal/message.hpp"
@@ -25,6 +26,9 @@ class Library : public LibraryBase {
     int32_t open(const lm_options* caller_options) {
         Message message;
         int32_t status = prepare(caller_options, message);
+        const bool alone = model_.ranks == 1;
+        if (status == LM_OK && !alone) status = ranks_.open(model_, options_, message);
+        rank_ = ranks_.rank();
         if (status == LM_OK) status = start_threads(message);
         if (status == LM_OK) {
             pool_.enter();
@@ -34,6 +38,7 @@ class Library : public LibraryBase {
                                   });
             pool_.leave();
         }
+        if (!alone) status = ranks_.agree(model_, status, message);
         return opened(status, message);
     }
 
@@ -47,9 +52,17 @@ class Library : public LibraryBase {
         return weights_.payload();
     }
 
-    /// A caller thread starts or ends a run.
-    void enter() { pool_.enter(); }
-    void leave() { pool_.leave(); }
+    /// A caller thread starts or ends a run. Those of a mesh take turns.
+    void enter() {
+        if (model_.ranks > 1) ranks_.begin();
+        pool_.enter();
+    }
+    void leave() {
+        pool_.leave();
+        if (model_.ranks > 1) ranks_.end();
+    }
+
+    Communicator& ranks() { return ranks_; }
 
     /// The threads that may be in one run at once; of parallel_for, those that can gain something.
     int threads() const {
@@ -106,6 +119,7 @@ class Library : public LibraryBase {
 
     static_assert(MAX_THREADS == Pool::MAX_THREADS, "what the options may ask for");
     Pool pool_;
+    Communicator ranks_;
     bool elsewhere_ = false;  // work is not simply handed to the pool
 };
 
@@ -184,6 +198,16 @@ class Context : public ContextBase<Library> {
         if (begin_step(step)) body();
     }
 
+    /// Begins an exchange between ranks: once it has been waited for, `result` has what this one gets.
+    void start(int32_t ticket, const Exchange& how, const void* operand, void* result, int64_t bytes) {
+        if (!library_.ranks().start(ticket, how, operand, result, bytes, exchanged_)) status_.raise(LM_RANK_FAILED);
+    }
+
+    /// Waits for the exchange of that ticket.
+    void wait(int32_t ticket) {
+        if (!library_.ranks().wait(ticket, exchanged_)) status_.raise(LM_RANK_FAILED);
+    }
+
     /// The texts of this run.
     Texts& texts() { return texts_; }
 
@@ -192,6 +216,7 @@ class Context : public ContextBase<Library> {
     explicit Context(Library& library) : ContextBase(library) {}
     ~Context() {
         slots_.deallocate(library_.allocator());
+        if (library_.ranks().is_broken()) return;  // messages that are under way may still be written there
         library_.allocator().deallocate(arena_, arena_size_);
         library_.allocator().deallocate(states_, states_size_);
     }
@@ -273,10 +298,15 @@ class Context : public ContextBase<Library> {
             library_.on_step(-1);
             library_.leave();
             const int32_t status = status_.code();
-            return status == LM_OK ? LM_OK : step_failed(entry, step_, status);
+            if (status == LM_OK) return status;
+            step_failed(entry, step_, status);
+            if (status == LM_RANK_FAILED) error_.append(": %s", exchanged_.text());
+            else if (library_.model().ranks > 1) library_.ranks().part(error_);
+            return status;
         });
     }
 
+    Message exchanged_;  // what went wrong between ranks
     int32_t step_ = -1;
     Status status_;
     Slots slots_;

@@ -136,11 +136,22 @@ class LibraryBase : public InPlace {
         }
         if (options_.weights_path != nullptr) {
             if (options_.weights_path[0] == '\0') return LM_OK;
-            return weights_.open(options_.weights_path, model_, request(reads), message, parallel);
+            return open_file(options_.weights_path, message, reads, parallel);
         }
         char path[PATH_MAX];
         const int32_t status = default_weights_path(path, message);
-        return status == LM_OK ? weights_.open(path, model_, request(reads), message, parallel) : status;
+        return status == LM_OK ? open_file(path, message, reads, parallel) : status;
+    }
+
+    /// Opens the weights file at `path`. Those of ranks but the first have their number behind its name.
+    template <class Parallel>
+    int32_t open_file(const char* path, Message& message, bool reads, const Parallel& parallel) {
+        char own[PATH_MAX];
+        if (rank_ != 0) {
+            snprintf(own, sizeof(own), "%s.%d", path, rank_);
+            path = own;
+        }
+        return weights_.open(path, model_, request(reads), message, parallel);
     }
 
     /// Takes the weights in `image` once no run reads the present ones, and has them prepared.
@@ -158,6 +169,7 @@ class LibraryBase : public InPlace {
 
     const Model& model_;
     lm_options options_{};
+    int32_t rank_ = 0;       // of this process in a mesh
     bool observed_ = false;  // somebody wants to know of steps
     Trace trace_;
     Weights weights_;
@@ -169,7 +181,9 @@ class LibraryBase : public InPlace {
         if (options_.on_step != nullptr) options_.on_step(options_.user, step);
     }
 
-    WeightsRequest request(bool reads) const { return {reads, options_.verify != 0, options_.other_weights != 0}; }
+    WeightsRequest request(bool reads) const {
+        return {reads, options_.verify != 0, options_.other_weights != 0, rank_};
+    }
 
     /// Reads options of this version, and those of older (shorter) and newer (longer) ones.
     int32_t read_options(const lm_options* caller_options, Message& message) {

@@ -119,6 +119,8 @@ struct Model {
     int32_t portions_at_once = 0;  // threads at most that need them
     Span<lm_text> texts = {};      // whose numbers are among the constants
     const void* code = nullptr;    // the kernels, where a device runs them: cuda::Code or metal::Shaders
+    int32_t ranks = 1;             // processes that run the model together, of which each has its own weights
+    int32_t tickets = 0;           // exchanges between them that may be under way at once
 };
 
 }  // namespace LM_RUNTIME

@@ -46,6 +46,7 @@ struct WeightsRequest {
     bool reads = false;   // files of any size become memory of our own, where there is room; else small ones alone
     bool verifies = false;  // all bytes of large ones too
     bool others = false;  // weights with another content id than the library's are taken
+    int32_t rank = 0;     // in a mesh, whose ranks have weights of their own
 };
 
 /// Does work on the calling thread; as Pool::parallel does it on many.
@@ -285,14 +286,29 @@ class Weights {
                         static_cast<unsigned long long>(header.file_bytes));
         } else if (zeros != PAYLOAD_OFFSET) {
             message.set("the weights file \"%s\" is damaged: byte %zu of its header is not zero", path, zeros);
-        } else if (!request.others &&
-                   memcmp(header.content_id, model.content_id, sizeof(header.content_id)) != 0) {
+        } else if (rank_of(header, model) != request.rank && rank_of(header, model) < model.ranks) {
+            message.set("the weights file \"%s\" is that of rank %d, expected that of rank %d", path,
+                        rank_of(header, model), request.rank);
+        } else if (!request.others && rank_of(header, model) != request.rank) {
             message.set("the weights file \"%s\" holds other weights than this library of \"%s\" was compiled with; "
                         "lm_options.other_weights allows them", path, model.name);
         } else {
             return LM_OK;
         }
         return LM_BAD_WEIGHTS;
+    }
+
+    /// The rank whose weights these are: the last four bytes of the content id are those of the library's, with the bits
+    /// of the rank turned around. MAX where they are of no rank.
+    static int32_t rank_of(const WeightsHeader& header, const Model& model) {
+        constexpr size_t common = sizeof(header.content_id) - sizeof(uint32_t);
+        if (memcmp(header.content_id, model.content_id, common) != 0) return INT32_MAX;
+        uint32_t here = 0;
+        uint32_t there = 0;
+        memcpy(&here, header.content_id + common, sizeof(here));
+        memcpy(&there, model.content_id + common, sizeof(there));
+        const uint32_t rank = here ^ there;
+        return rank < static_cast<uint32_t>(model.ranks) ? static_cast<int32_t>(rank) : INT32_MAX;
     }
 
     void* mapping_ = nullptr;

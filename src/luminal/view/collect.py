@@ -11,7 +11,7 @@ from luminal.codegen import render
 from luminal.core import printer, traverse
 from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
-from luminal.core.schedule.program.ir import Buffer, Entry, HostCall, Launch, Program, numbered, together
+from luminal.core.schedule.program.ir import Buffer, Entry, Numbered, Program, numbered, together
 from luminal.module import Module
 from luminal.profiled import Profile
 
@@ -177,7 +177,7 @@ def _memory(program: Program, name: str) -> dict[str, Any]:
     return {"bytes": entry.arena_size, "buffers": rows}
 
 
-def _reported(entry: Entry) -> Iterator[Sequence[Launch | HostCall]]:
+def _reported(entry: Entry) -> Iterator[Sequence[Numbered]]:
     """The steps of an entry as they are reported, those of a phase together."""
     steps = tuple(numbered(entry.region))
     lengths = {first: len(phase.tasks) for first, phase in together(entry.region)}

@@ -1,0 +1,100 @@
+"""The plan of a graph along one axis of a mesh: the mode of every node, chosen by cost, and what it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from luminal.core import ops, traverse
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph, Node
+from luminal.core.mesh import cost, rules
+from luminal.core.mesh.choose import Problem
+from luminal.core.mesh.cost import Link, Rates
+from luminal.core.mesh.placement import WHOLE, Placement
+from luminal.core.mesh.rules import Mode
+from luminal.core.ops import Kind
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the ``size`` ranks along ``axis`` divide a graph. ``modes`` has each node's; ``wanted`` is how the results
+    have to lie in the end."""
+
+    axis: str
+    size: int
+    modes: Mapping[Node, Mode]
+    wanted: tuple[Placement, ...]
+
+
+def planned(
+    graph: Graph, axis: str, size: int, given: Mapping[Node, Placement], wanted: Mapping[str, Placement],
+    weights: frozenset[Node], link: Link, rates: Rates,
+) -> Plan:  # fmt: skip
+    """The plan of ``graph`` that costs least. ``given`` are placements of nodes that are settled; outputs lie as
+    ``wanted`` says by their names, else whole. ``weights`` are inputs that stand for constants, of which a rank keeps
+    what it needs.
+
+    Raises InputError where what was given cannot be.
+    """
+    order = traverse.topological(graph.roots, graph.measured)
+    settled = {node: WHOLE for node in graph.inputs if node not in weights} | dict(given)
+    states = {state.input: node for state, node in graph.left}
+    for state in graph.states:
+        first = state.initial.attr.array.reshape(-1)
+        # All ranks begin with the same, so that there is one program: parts of a state have to be alike at first.
+        if state.input not in given and bool((first == first[:1]).all()):
+            del settled[state.input]
+    found = rules.candidates(order, size, settled)
+    readers = traverse.users(graph.roots)
+    problem = Problem()
+    modes: dict[Node, list[Mode]] = {}
+    numbers: dict[Node, int] = {}
+    for node in order:
+        modes[node] = rules.modes(node, found[node], found, size)
+        if not modes[node]:
+            raise InputError(f"mesh: {node} cannot lie {found[node][0]} along {axis!r}: nothing computes it so")
+        product = node.op is ops.MUL and all(r.op.kind is Kind.REDUCE for r in readers[node])
+        numbers[node] = problem.add([_own(node, mode, product, size, rates, node in weights) for mode in modes[node]])
+        for position, operand in enumerate(node.inputs):
+            free = operand in weights
+            problem.join(
+                numbers[operand], numbers[node],
+                np.array([
+                    [_moving(operand, a.result, b.operands[position], size, link, rates, free) for b in modes[node]]
+                    for a in modes[operand]
+                ]),
+            )  # fmt: skip
+    outputs = [wanted.get(name, WHOLE) for name, _ in graph.returned]
+    ends = [*zip(graph.results, outputs, strict=False), *((node, WHOLE) for node in graph.measured.values())]
+    for node, placement in ends:
+        column = [[_moving(node, mode.result, placement, size, link, rates, False)] for mode in modes[node]]
+        problem.join(numbers[node], problem.add([0.0]), np.array(column))
+    for before, after in states.items():
+        if before in numbers:
+            costs = [
+                [cost.conversion(after, b.result, a.result, size, link, rates) for a in modes[before]]
+                for b in modes[after]
+            ]
+            problem.join(numbers[after], numbers[before], np.array(costs))
+    values = problem.solve()
+    chosen = {node: modes[node][values[number]] for node, number in numbers.items()}
+    after = [chosen[state.input].result if state.input in chosen else WHOLE for state in graph.states]
+    return Plan(axis, size, chosen, (*outputs, *after, *(WHOLE for _ in graph.measured)))
+
+
+def _own(node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, is_weight: bool) -> float:
+    parts = size if mode.shared else 1
+    if is_weight:
+        return cost.bytes_of(node) * (1 + rates.held) / parts / rates.memory
+    return cost.work(node, is_product, parts, rates)
+
+
+def _moving(
+    node: Node, before: Placement, after: Placement, size: int, link: Link, rates: Rates, free: bool
+) -> float:  # fmt: skip
+    if not free:
+        return cost.conversion(node, before, after, size, link, rates)
+    return 0.0 if before in (after, WHOLE) else float("inf")

@@ -1,0 +1,223 @@
+"""How the ranks of a mesh may divide the work of one node: a table of rules, keyed by the primitive's kind.
+
+A rule says how the result may lie where an operand lies so (``forward``), the other way round (``backward``), and
+whether a rank can compute its part of the result of such parts of the operands (``modes``), without a word of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from luminal.core import constants, ops
+from luminal.core.ir import Node
+from luminal.core.mesh import placement as where
+from luminal.core.mesh import views
+from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split
+from luminal.core.ops import Kind
+from luminal.core.types import DType
+
+MOST = 12  # placements of one value that are looked at
+
+_COMBINED = {ops.SUM_REDUCE: "sum", ops.MAX_REDUCE: "max"}
+_JOINING = {ops.ADD: "sum", ops.MAX: "max"}  # of partial values, partial values
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to compute a node: how its operands have to lie, and how its result then does. ``shared``: each rank does
+    its part of the work, not all of it."""
+
+    operands: tuple[Placement, ...]
+    result: Placement
+    shared: bool
+
+
+def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]) -> dict[Node, tuple[Placement, ...]]:
+    """For each node, how its value may lie: whole; split along an axis; and what follows of how others may lie.
+    ``given`` are those that are settled."""
+    found: dict[Node, dict[Placement, None]] = {node: {} for node in order}
+    waiting: list[Node] = []
+    readers: dict[Node, list[Node]] = {node: [] for node in order}
+    for node in order:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node)
+
+    def add(node: Node, placements: Iterable[Placement]) -> None:
+        for placement in placements:
+            known = found[node]
+            if node in given and placement != given[node]:
+                continue
+            if placement not in known and len(known) < MOST and where.fits(placement, node.shape, size):
+                known[placement] = None
+                waiting.append(node)
+
+    for node in order:
+        add(node, [given.get(node, WHOLE)])
+        if node.op.kind not in (Kind.VIEW, Kind.STRUCTURED) and node.op is not ops.IOTA:
+            add(node, where.splits(node.shape, size))
+    for node in order:
+        for reader in readers[node]:
+            add(reader, _partials(reader, node, where.splits(node.shape, size)))
+    while waiting:
+        node = waiting.pop(0)
+        placements = list(found[node])
+        for reader in readers[node]:
+            for number, operand in enumerate(reader.inputs):
+                if operand is node:
+                    add(reader, (p for x in placements for p in forward(reader, number, x, size)))
+        for number, operand in enumerate(node.inputs):
+            add(operand, (p for x in placements for p in backward(node, number, x, size)))
+    return {node: tuple(placements) for node, placements in found.items()}
+
+
+def _partials(node: Node, operand: Node, placements: Iterable[Split]) -> Iterator[Placement]:
+    for placement in placements:
+        for number, x in enumerate(node.inputs):
+            if x is operand:
+                yield from (p for p in forward(node, number, placement, 0) if isinstance(p, Partial))
+
+
+def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[Placement]:
+    """How the result of ``node`` may lie where operand ``number`` lies so."""
+    op = node.op
+    if op is ops.VIEW:
+        if size:
+            yield from views.results(node, operand, size)
+    elif isinstance(operand, Partial):
+        if op in (ops.MUL, ops.SUM_REDUCE, ops.ADD, ops.MAX, ops.MAX_REDUCE, ops.CONTIGUOUS, ops.EXCHANGE):
+            yield operand
+    elif isinstance(operand, Split):
+        axis = operand.axis
+        if op.kind is Kind.ELEMENTWISE or op is ops.CONTIGUOUS:
+            yield operand
+        elif op.kind is Kind.REDUCE:
+            if axis not in node.attr.axes:
+                yield Split(axis - sum(a < axis for a in node.attr.axes), operand.inner)
+            elif combines(node.dtype, op):
+                yield Partial(_COMBINED[op])
+        elif op is ops.GATHER:
+            moved = _gathered(node, number, axis)
+            if moved is not None:
+                yield Split(moved, operand.inner)
+        elif op is ops.SCATTER:
+            if number == 1 and _adds_to_zeros(node):
+                yield Partial("sum")
+        elif op is ops.SORT:
+            if axis != node.rank - 1:
+                yield operand
+        elif op is ops.EXCHANGE:
+            moved = axis + _axes_put_in_front(node)
+            if axis > 0 or node.attr.kind in ("gather", "broadcast", "shift"):
+                yield Split(moved, operand.inner)
+
+
+def backward(node: Node, number: int, result: Placement, size: int) -> Iterator[Placement]:
+    """How operand ``number`` of ``node`` may lie where the result lies so."""
+    op = node.op
+    if op is ops.VIEW:
+        yield from views.operands(node, result, size)
+    elif isinstance(result, Split):
+        if op.kind is Kind.ELEMENTWISE or op in (ops.CONTIGUOUS, ops.SORT):
+            yield result
+        elif op.kind is Kind.REDUCE:
+            kept = [k for k in range(node.inputs[0].rank) if k not in node.attr.axes]
+            yield Split(kept[result.axis], result.inner)
+        elif op is ops.GATHER:
+            for axis in range(node.inputs[number].rank):
+                if _gathered(node, number, axis) == result.axis:
+                    yield Split(axis, result.inner)
+        elif op is ops.EXCHANGE:
+            moved = result.axis - _axes_put_in_front(node)
+            if moved >= 0:
+                yield Split(moved, result.inner)
+
+
+def modes(
+    node: Node, result: Iterable[Placement], operands: Mapping[Node, Sequence[Placement]], size: int
+) -> list[Mode]:
+    """The ways to compute ``node`` so that its result lies as one of ``result``, of ``operands`` that may lie so."""
+    found: dict[Mode, None] = {}
+    for placement in result:
+        for given in _operands(node, placement, operands, size):
+            found[Mode(given, placement, placement != WHOLE)] = None
+    return list(found)
+
+
+def _operands(
+    node: Node, result: Placement, known: Mapping[Node, Sequence[Placement]], size: int
+) -> Iterator[tuple[Placement, ...]]:
+    """The placements of all operands of which a rank can compute its part of the result."""
+    op, count = node.op, len(node.inputs)
+    if op.kind is Kind.SOURCE:
+        if result == WHOLE or op is ops.INPUT:
+            yield ()
+    elif op is ops.VIEW:
+        for operand in known[node.inputs[0]]:
+            if views.viewed(node, operand, result, size) is not None:
+                yield (operand,)
+    elif result == WHOLE:
+        yield (WHOLE,) * count
+    elif isinstance(result, Partial):
+        yield from _partial_operands(node, result, known)
+    elif op.kind is Kind.ELEMENTWISE or op in (ops.CONTIGUOUS, ops.SORT):
+        if op is not ops.SORT or result.axis != node.rank - 1:
+            yield (result,) * count
+    elif op is ops.GATHER:
+        for both in product([WHOLE, *backward(node, 0, result, size)], [WHOLE, *backward(node, 1, result, size)]):
+            if sum(x != WHOLE for x in both) == 1:
+                yield both
+    elif op.kind is Kind.REDUCE or op is ops.EXCHANGE:
+        for operand in backward(node, 0, result, size):
+            if result in list(forward(node, 0, operand, size)):
+                yield (operand,)
+
+
+def _partial_operands(
+    node: Node, result: Partial, known: Mapping[Node, Sequence[Placement]]
+) -> Iterator[tuple[Placement, ...]]:
+    op = node.op
+    if op.kind is Kind.REDUCE and _COMBINED[op] == result.by and combines(node.dtype, op):
+        yield (result,)
+        for operand in known[node.inputs[0]]:
+            if isinstance(operand, Split) and operand.axis in node.attr.axes:
+                yield (operand,)
+    elif _JOINING.get(op) == result.by:
+        yield (result, result)
+    elif op is ops.MUL and result.by == "sum" and node.dtype.is_float:
+        yield (result, WHOLE)
+        yield (WHOLE, result)
+    elif op in (ops.CONTIGUOUS, ops.EXCHANGE):
+        yield (result,)
+    elif op is ops.SCATTER and result.by == "sum" and _adds_to_zeros(node):
+        for split in known[node.inputs[1]]:  # a rank adds its own elements to zeros
+            if isinstance(split, Split):
+                yield WHOLE, split, Split(node.attr.axis + split.axis, split.inner)
+
+
+def combines(dtype: DType, op: ops.Op) -> bool:
+    """Whether what ranks computed of parts may be combined without a rounding more: not where each part was rounded to
+    a narrow type."""
+    return op is ops.MAX_REDUCE or not dtype.is_float or dtype.bits >= 32
+
+
+def _gathered(node: Node, number: int, axis: int) -> int | None:
+    """The axis of a gather's result that an axis of its operand ``number`` becomes."""
+    index = node.inputs[1]
+    at: int = node.attr.axis
+    if number == 1:
+        return at + axis
+    if axis == at:
+        return None
+    return axis if axis < at else axis + index.rank - 1
+
+
+def _axes_put_in_front(node: Node) -> int:
+    return node.rank - node.inputs[0].rank
+
+
+def _adds_to_zeros(node: Node) -> bool:
+    """Whether a scatter adds to nothing, so that what ranks have scattered may be added up."""
+    value = constants.uniform(node.inputs[0])
+    return node.attr.by is ops.ADD and value is not None and not value.any()

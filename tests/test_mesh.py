@@ -1,0 +1,225 @@
+"""Models divided among the ranks of a mesh: the plan, the graphs of ranks in lock step, and programs."""
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import luminal
+from luminal import api, meshes
+from luminal.core import derivative, exchange, interp, ir, ops, traverse
+from luminal.core.differentiate import differentiated
+from luminal.core.errors import InputError, UnsupportedError
+from luminal.core.mesh import traffic
+from luminal.core.mesh.choose import Problem
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.program import interpreter
+from luminal.core.schedule.program.ir import Exchange, Wait
+from luminal.core.target import ALL
+from luminal.core.types import f32
+from luminal.frontends.fx import export
+
+GROUP = ops.Group("x", 2)
+FREE = "10000GB/s,1ns"  # a link over which even models as small as these are divided
+
+
+class Block(torch.nn.Module):
+    """A transformer's block in the form of GPT-2: one matrix for three projections."""
+
+    def __init__(self, width: int = 32, parts: int = 4) -> None:
+        super().__init__()
+        self.parts = parts
+        self.before, self.after = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.joined = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.joined(self.before(x)).split(width, dim=2)
+        q, k, v = (y.view(batch, length, self.parts, -1).transpose(1, 2) for y in (q, k, v))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.after(x))))
+
+
+class Images(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.last = torch.nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        return self.last(x.mean((2, 3)))
+
+
+@cache
+def model(kind: str) -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(3)
+    if kind == "images":
+        return Images().eval(), torch.randn(2, 3, 8, 8)
+    return torch.nn.Sequential(Block(), Block()).eval(), torch.randn(1, 6, 32)
+
+
+def in_lockstep(graphs, inputs, mode="typed"):
+    """The first output of each rank."""
+    return exchange.lockstep(
+        len(graphs), lambda rank, other: interp.run(graphs[rank], inputs[rank], mode, exchange=other).outputs[0]
+    )
+
+
+@pytest.mark.parametrize("mesh", [{"tensor": 2}, {"tensor": 4}, {"data": 2, "tensor": 2}])
+@pytest.mark.parametrize("kind", ["block", "images"])
+def test_ranks_compute_what_one_does(kind: str, mesh: dict[str, int]) -> None:
+    module, x = model(kind)
+    graph = api.read(module, (x,))
+    name = graph.inputs[0].attr.name
+    # Images so small cost less whole: a filter is divided because it is asked for.
+    shard = {"second.weight": {"tensor": 0}} if kind == "images" else "auto"
+    found = meshes.divided({"main": graph}, mesh, shard, FREE)
+    graphs = [rank["main"] for rank in found.ranks]
+    (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
+    for output in in_lockstep(graphs, [{name: x.numpy()}] * len(graphs), "float64"):
+        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+    assert any(node.op is ops.EXCHANGE for node in traverse.topological(graphs[0].roots))
+
+
+def test_the_plan_of_a_transformer_is_that_of_megatron() -> None:
+    """Matrices before a nonlinearity are split by their outputs, those after it by their inputs, and each pair adds up
+    partial results once (Shoeybi et al., 2019)."""
+    module = torch.nn.Sequential(Block(768, 12), Block(768, 12)).eval()
+    found = meshes.divided({"main": api.read(module, (torch.randn(1, 128, 768),))}, {"tensor": 2})
+    cuts = {name: " ".join(split) for name, split in found.cuts["main"].items()}
+    for layer in ("0", "1"):
+        # The three projections stay split alike: a rank has half of each, 384 in turn of 2304.
+        assert "axis 0 in parts of 384" in cuts[f"{layer}.joined.weight"], cuts
+        assert "axis 0 in parts of 1536" in cuts[f"{layer}.up.weight"], cuts
+        assert "axis 1 in parts of 384" in cuts[f"{layer}.out.weight"], cuts
+        assert "axis 1 in parts of 1536" in cuts[f"{layer}.down.weight"], cuts
+    sums = [m for m in found.plans["main"][0].modes.values() if str(m.result) == "partial sum"]
+    assert len(sums) == 4
+
+
+def test_placements_that_are_asked_for_are_kept() -> None:
+    module, x = model("images")
+    graph = api.read(module, (x,))
+    name, output = graph.inputs[0].attr.name, graph.outputs[0][0]
+    found = meshes.divided({"main": graph}, {"data": 2}, {name: {"data": 0}, output: {"data": 0}})
+    graphs = [rank["main"] for rank in found.ranks]
+    assert graphs[0].inputs[0].shape == (1, 3, 8, 8)
+    halves = [{name: half} for half in np.split(x.numpy(), 2)]
+    with torch.no_grad():
+        expected = module(x).numpy()
+    np.testing.assert_allclose(np.concatenate(in_lockstep(graphs, halves)), expected, rtol=1e-5, atol=1e-5)
+    assert traffic.sent(graphs[0]) == {"data": traffic.Traffic()}
+
+
+def test_gradients_over_a_divided_batch_are_added_up() -> None:
+    """Each rank has half of the batch; what they give is the gradient of the whole."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    x = torch.randn(8, 6)
+    loss = lambda w, x: (torch.tanh(x @ w) ** 2).mean()  # noqa: E731
+    w = module[0].weight.detach().T.contiguous()
+    with derivative.recorded():
+        graph = api.read(export.as_module(loss), (w, x))
+    weight, batch = graph.given
+    made = differentiated(graph, [weight], False, False)
+    found = meshes.divided({"main": made}, {"data": 2}, {batch.attr.name: {"data": 0}})
+    graphs = [rank["main"] for rank in found.ranks]
+    inputs = [{weight.attr.name: w.numpy(), batch.attr.name: half} for half in np.split(x.numpy(), 2)]
+    w.requires_grad_()
+    loss(w, x).backward()
+    for output in in_lockstep(graphs, inputs):
+        np.testing.assert_allclose(output, w.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "expected"),
+    [
+        ("gather", 0, [[[0, 1], [10, 11]], [[0, 1], [10, 11]]]),
+        ("transpose", 0, [[0, 10], [1, 11]]),
+        ("part", 0, [0, 11]),
+        ("broadcast", 1, [[10, 11], [10, 11]]),
+        ("shift", 1, [[0, 0], [0, 1]]),
+        ("shift", -1, [[10, 11], [0, 0]]),
+    ],
+)
+def test_kinds_of_exchange(kind: str, number: int, expected: list) -> None:
+    given = ir.input_("x", (2,), f32)
+    node = ir.exchange(kind, GROUP, given, number)
+    arrays = [np.array([10 * rank, 10 * rank + 1], np.float32) for rank in range(2)]
+    found = exchange.lockstep(2, lambda rank, other: interp.run([node], {"x": arrays[rank]}, exchange=other).outputs[0])
+    for output, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(output, np.array(wanted, np.float32))
+
+
+def test_an_exchange_begins_early_and_is_waited_for_late() -> None:
+    """What does not depend on it runs meanwhile; the program computes what the graph does."""
+    x = ir.input_("x", (2, 64), f32)
+    given = ir.reduce(ops.SUM_REDUCE, x * x, [1])
+    other = ir.gather(ir.unary(ops.SQRT, ir.reduce(ops.MAX_REDUCE, x, [0])), ir.constant(np.arange(8)), 0)
+    moved = ir.exchange("transpose", GROUP, given)
+    graph = ir.Graph("g", (x,), (("far", moved + 1), ("near", other)), mesh=(("x", 2),))
+    program = compile_graph(graph, ALL["avx2"])
+    kinds = [type(step).__name__ for step in program.entries[0].steps]
+    begun, waited = kinds.index("Exchange"), kinds.index("Wait")
+    assert waited > begun + 1, kinds
+    inputs = [np.random.default_rng(rank).random((2, 64), np.float32) for rank in range(2)]
+    found = exchange.lockstep(2, lambda rank, ex: interpreter.run(program, {"x": inputs[rank]}, {}, exchange=ex))
+    sums = np.stack([(x * x).sum(1) for x in inputs])
+    for rank in range(2):
+        np.testing.assert_allclose(found[rank]["far"], sums[:, rank] + 1, rtol=1e-6)
+    assert isinstance(program.entries[0].steps[begun], Exchange) and isinstance(program.entries[0].steps[waited], Wait)
+
+
+def test_the_cheapest_values_of_a_problem() -> None:
+    """Against all assignments, on a graph that eliminations of one and two neighbours solve."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        costs = [rng.random(3) for _ in range(6)]
+        edges = {pair: rng.random((3, 3)) for pair in [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (3, 5)]}
+        problem = Problem()
+        for each in costs:
+            problem.add(each)
+        for (a, b), matrix in edges.items():
+            problem.join(a, b, matrix)
+
+        def total(values, costs=costs, edges=edges):
+            own = sum(c[v] for c, v in zip(costs, values, strict=True))
+            return own + sum(m[values[a], values[b]] for (a, b), m in edges.items())
+
+        assert total(problem.solve()) == pytest.approx(min(map(total, product(range(3), repeat=6))))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shard", "message"),
+    [
+        ({}, "auto", "axes with their sizes"),
+        ({"tensor": 1}, "auto", "ranks"),
+        ({"tensor": "2"}, "auto", "axes with their sizes"),
+        ({"tensor": 2}, {"nothing": None}, "nothing"),
+        ({"tensor": 2}, {"last.weight": {"model": 0}}, "'model'"),
+        ({"tensor": 4}, {"last.weight": {"tensor": 0}}, "cannot be split"),
+    ],
+)
+def test_what_no_mesh_is(mesh, shard, message: str) -> None:
+    module, x = model("images")
+    with pytest.raises(InputError, match=message):
+        luminal.compile(module, (x,), mesh=mesh, shard=shard)
+
+
+def test_meshes_are_of_cpus() -> None:
+    module, x = model("images")
+    with pytest.raises(UnsupportedError, match="for CPUs"):
+        luminal.compile(module, (x,), mesh={"tensor": 2}, target="cuda:sm_90", emulate=True)
+
+
+def test_links_in_words() -> None:
+    link = meshes.parse_link("25GB/s,10us")
+    assert (link.bandwidth, link.latency) == (25e9, pytest.approx(1e-5))
+    with pytest.raises(InputError, match="25GB/s"):
+        meshes.parse_link("fast")
