@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from luminal.codegen import cuda, dialects, interface, library, metal, weights
+from luminal.codegen import checkpoints, cuda, dialects, interface, library, metal, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
 from luminal.codegen.host import INCLUDE, LIBRARY, PUBLIC, PYTHON_MODULE, Host, namespace
@@ -184,6 +184,7 @@ def assemble(
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
+        "checkpoint": checkpoints.context(face) if checkpoints.written(face) else None,
         **host.more(program, target, kernels, sources),
     }
     # The hash covers everything that decides what the library does with its weights.
@@ -196,6 +197,9 @@ def assemble(
         path = pattern.format(name=program.name)
         if path != LIBRARY:
             files[path] = environment().get_template(name).render(context)
+    if context["checkpoint"]:
+        path = checkpoints.FILE.format(name=program.name)
+        files[path] = environment().get_template(checkpoints.TEMPLATE).render(context)
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
         host.platform, tensors=MappingProxyType(tensors(program)), content_id=identity,

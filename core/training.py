@@ -183,7 +183,7 @@ def _entry(
     graph: Graph, parameters: Sequence[Parameter], more: Sequence[Node], told: Sequence[tuple[str, Node]],
     states: Sequence[tuple[State, Node]],
 ) -> Graph:  # fmt: skip
-    """``graph`` with inputs and outputs added, parameters that are no inputs any more, and ``states`` beside its own."""
+    """``graph`` with inputs and outputs added, parameters that are inputs no more, and ``states`` beside its own."""
     own = {p.input for p in parameters}
     given = [node for node in graph.given if node not in own]
     every = [*graph.left, *states]
@@ -204,5 +204,3 @@ def reading(graph: Graph, parameters: Sequence[Parameter]) -> Graph:
     present = [p for p in parameters if p.input in graph.inputs]
     states = [(State(p.input, f"{p.name}.next", p.initial), p.input) for p in present]
     return _entry(graph, parameters, (), (), states)
-
-

@@ -30,7 +30,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "rmsprop": ("RMSprop", {"weight_decay": 0.1}),
     "rmsprop-centred": ("RMSprop", {"momentum": 0.9, "centered": True, "alpha": 0.9}),
     "adafactor": ("Adafactor", {"weight_decay": 0.1}),
-    "adafactor-eps": ("Adafactor", {"eps": (1e-3, 1e-2), "d": 0.5, "beta2_decay": -0.6, "maximize": True}),
+    "adafactor-eps": ("Adafactor", {"eps": (1e-3, 1e-2), "d": 1.5, "beta2_decay": -0.6, "maximize": True}),
 }
 
 

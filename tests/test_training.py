@@ -44,7 +44,9 @@ def mlp() -> Run:
 
 @cache
 def trained() -> luminal.Training:
-    return mlp().compiled(accumulate=2, outputs=True, dims={"batch": (1, 16), "input": {0: "batch"}, "target": {0: "batch"}})
+    return mlp().compiled(
+        accumulate=2, outputs=True, dims={"batch": (1, 16), "input": {0: "batch"}, "target": {0: "batch"}}
+    )
 
 
 @cache
@@ -61,16 +63,19 @@ def test_losses_go_the_same_way() -> None:
     run, training = mlp(), plain()
     exact = run.copied(torch.float64)
     training.reset()
+    errors = []
     for number in range(60):
         found = training(*run.batch(number), lr=[0.01, 0.02])
         wanted, eager = exact.step(number), run.step(number)
-        assert abs(found - wanted) <= 2 * abs(eager - wanted) + 1e-5
+        errors.append((abs(float(found - wanted)), abs(float(eager - wanted))))
+    ours, theirs = np.linalg.norm(errors, axis=0)
+    assert ours <= 2 * theirs, (ours, theirs)
 
 
 def test_gradients_of_several_calls_are_added_up() -> None:
     run, training = mlp(), trained()
     training.reset()
-    for number in range(2):
+    for _ in range(2):
         run.optimizer.zero_grad()
         for part in (0, 1):
             x, target = floats(5 + part, 6, seed=part), labels(5 + part, 3, seed=part)
@@ -163,10 +168,10 @@ def test_states_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     before = training.state
     with pytest.raises(InputError, match=r"0.weight: expected float32\[12, 6\], found float32\[6, 12\]"):
         training.load_state({"0.bias": np.ones(12, np.float32), "0.weight": np.zeros((6, 12), np.float32)})
-    with pytest.raises(InputError, match="there is no '0.wight'"):
+    with pytest.raises(InputError, match=r"there is no '0\.wight'"):
         training.load_state({"0.wight": np.zeros(3)})
     checkpoint.save(tmp_path / "part.safetensors", {"0.bias": before["0.bias"]})
-    with pytest.raises(InputError, match="expected a state .* found none"):
+    with pytest.raises(InputError, match=r"expected a state .* found none"):
         training.load(tmp_path / "part.safetensors")
     assert all(np.array_equal(value, before[name]) for name, value in training.state.items())
     other = mlp()
@@ -187,7 +192,7 @@ def test_mistakes_are_named() -> None:
     x, target = run.batch(0)
     with pytest.raises(InputError, match="expected a loss that is one float, found loss: float32"):
         luminal.compile_training(run.module, None, run.optimizer, (x,))
-    with pytest.raises(InputError, match="expected one of torch.optim or luminal.optim, found float"):
+    with pytest.raises(InputError, match=r"expected one of torch\.optim or luminal\.optim"):
         luminal.compile_training(run.module, CE, 0.1, (x,), (target,))
     with pytest.raises(InputError, match="none of the module's"):
         luminal.compile_training(Frozen(), CE, run.optimizer, (x,), (target,))

@@ -49,9 +49,7 @@ class Run:
         """The same with its state, in another type."""
         module = copy.deepcopy(self.module).to(dtype)
         here = dict(zip(map(id, self.module.parameters()), module.parameters(), strict=True))
-        groups = [
-            {**group, "params": [here[id(p)] for p in group["params"]]} for group in self.optimizer.param_groups
-        ]
+        groups = [{**group, "params": [here[id(p)] for p in group["params"]]} for group in self.optimizer.param_groups]
         optimizer = type(self.optimizer)(groups)
         for p, kept in self.optimizer.state.items():
             optimizer.state[here[id(p)]] = {
@@ -91,7 +89,7 @@ def check(run: Run, training: Training, at: tuple[int, ...]) -> None:
         training.write_back(ours.module, ours.optimizer)
         found, eager = dict(ours.tensors()), dict(run.tensors())
         for name, value in exact.tensors():
-            error, other = (float(torch.linalg.norm((x[name].double() - value.double()))) for x in (found, eager))
+            error, other = (float(torch.linalg.norm(x[name].double() - value.double())) for x in (found, eager))
             floor = EPS * float(torch.linalg.norm(value.double()))
             assert error <= 2 * other + 2 * floor, f"step {number}: {name}: {error:.2e}, eager {other:.2e}"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import api, checkpoint, entries, optim, structure, tensors
+from luminal import api, checkpoint, entries, not_a_number, optim, structure, tensors
 from luminal.codegen import interface
-from luminal.core import derivative, training
+from luminal.core import config, derivative, losses, training
 from luminal.core.decompose import random
 from luminal.core.errors import InputError
-from luminal.core.ir import Graph, constant
+from luminal.core.ir import Graph, Node, constant
 from luminal.core.training import Parameter, Plan
 from luminal.module import Module
 from luminal.optim import Optimizer
@@ -51,6 +52,7 @@ class Training:
         self._described, self._optimizer = described, optimizer
         self._plan, self._places, self._source = plan, places, source
         self._gathered = 0
+        self.check_nan = config.CHECK_NAN.value
 
     def __repr__(self) -> str:
         return f"<luminal training of {self.module.interface.name!r} with {', '.join(n for n, _ in self._plan.groups)}>"
@@ -61,6 +63,9 @@ class Training:
 
         Where gradients of several calls are added up, every so many calls the parameters change. With a limit on the
         norm of gradients, ``gradient_norm`` of the last step is an attribute.
+
+        With the attribute ``check_nan``, or LUMINAL_CHECK_NAN=1, a step whose loss is NaN raises FloatingPointError
+        with the first operator that made one, and leaves everything as it was before.
         """
         rates = self._rates(lr)
         last = self._gathered + 1 == self._plan.accumulate
@@ -70,7 +75,12 @@ class Training:
         values = {name: tensors.to_numpy(a.numbers, name) for name, a in zip(names, arguments, strict=True)}
         if last:
             values[training.RATES] = rates
+        before = self.state if self.check_nan else {}
         found = entry.run(values)
+        if self.check_nan and np.isnan(next(iter(found.values()))).any():
+            self.load_state(before)
+            assert entry.graph is not None
+            raise FloatingPointError(not_a_number.first(entry.graph, {**before, **values}))
         self._gathered = 0 if last else self._gathered + 1
         if training.NORM in found:
             self.gradient_norm = float(found.pop(training.NORM))
@@ -84,7 +94,9 @@ class Training:
             lr = [float(group["lr"]) for group in self._optimizer.param_groups]
         lr = self.lr if lr is None else lr
         count = len(self._plan.groups)
-        rates = np.broadcast_to(np.asarray(lr, np.float64), (count,)) if np.ndim(lr) == 0 else np.asarray(lr, np.float64)
+        rates = (
+            np.broadcast_to(np.asarray(lr, np.float64), (count,)) if np.ndim(lr) == 0 else np.asarray(lr, np.float64)
+        )
         if rates.shape != (count,):
             raise InputError(f"lr: expected a learning rate for each of {count} groups, found {len(rates)}")
         return np.ascontiguousarray(rates)
@@ -145,6 +157,13 @@ class Training:
         """Write the library: see ``Module.export``. It begins with the parameters that it was compiled with; ``save``
         gives a file to go on from."""
         return self.module.export(folder, **options)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that a run takes, known before the first: ``state``, and of each entry the peak of all other values at
+        the upper bounds of sizes."""
+        state = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.module.interface.states)
+        return {"state": state, **{entry["name"]: entry["arena_bytes"] for entry in self.module.manifest["entries"]}}
 
     # ---- PyTorch -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +228,8 @@ def _tensors(module: Any) -> dict[str, Any]:
 def _same_shape(name: str, tensor: Any, value: Any) -> None:
     if tuple(tensor.shape) != tuple(value.shape) or tensor.dtype != value.dtype:
         raise InputError(
-            f"{name}: expected {value.dtype} {list(value.shape)}, found {tensor.dtype} {list(tensor.shape)} in the module"
+            f"{name}: expected {value.dtype} {list(value.shape)}, found {tensor.dtype} {list(tensor.shape)} in the "
+            "module"
         )
 
 
@@ -217,12 +237,13 @@ def _same_shape(name: str, tensor: Any, value: Any) -> None:
 
 
 def compile_training(
-    module: Any,
-    loss: Callable[..., Any] | None,
+    model: Any,
+    loss: Callable[..., Any] | str | None,
     optimizer: Any,
-    example_inputs: Sequence[Any] | Mapping[str, Any],
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     targets: Sequence[Any] = (),
     *,
+    trainable: Sequence[str] | None = None,
     outputs: bool = False,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -235,12 +256,16 @@ def compile_training(
 ) -> Training:
     """Compile a whole step of training: forward, backward, clipping, and the optimiser's update, in place.
 
-    ``module`` is a PyTorch module, in the mode that it is in, as ``train()`` leaves it; ``example_inputs`` are the
+    ``model`` is a PyTorch module, in the mode that it is in, as ``train()`` leaves it; ``inputs`` are examples of the
     arguments of its call. ``loss(output, *targets)`` gives one float, and ``targets`` are examples of what else it
     needs; without a ``loss`` the module's output is one, or has it in front, or as ``loss``. ``optimizer`` is one of
     ``torch.optim``, whose parameters are trained and whose others are constants of the library, or one of
     ``luminal.optim``, for all parameters that require gradients. With ``outputs`` a step returns the pair of the loss
     and what the module returned.
+
+    Or ``model`` is an ONNX model, as ``luminal.compile`` takes it: ``trainable`` names the initialisers to train,
+    ``loss`` is the name of an output that is one float, or a loss of ``luminal.core.losses`` of the first output and an
+    input ``target``, and ``optimizer`` one of ``luminal.optim``. PyTorch is not needed.
 
     ``clip_norm`` and ``clip_value`` bound gradients as ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do.
     With ``accumulate`` a step is taken by the mean gradient of so many calls. ``dims``, ``constants``, ``name``,
@@ -251,43 +276,61 @@ def compile_training(
     no floats, a loss that is not one float, and limits that are not positive; UnsupportedError where an operator cannot
     be compiled or has no gradient, with its place in the model.
     """
-    if not api.is_module(module):
-        raise InputError(f"training: expected a PyTorch module, found {type(module).__name__}")
     plan = _plan(clip_norm, clip_value, accumulate)
+    same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name}
+    if api.is_module(model):
+        if trainable is not None:
+            raise InputError("trainable: a PyTorch optimiser, or requires_grad, says which parameters are trained")
+        made, described, places, plan = _of_module(model, loss, optimizer, inputs, targets, outputs, plan, same)
+    else:
+        if inputs is not None or targets:
+            raise InputError("training: an ONNX model says what its inputs are; leave out examples of them")
+        made, described, plan = _of_onnx(model, loss, optimizer, trainable, outputs, plan, same)
+        places = None
+    compiled = api.compile(made, name=made[TRAIN].name, seed=seed, **options)
+    assert isinstance(compiled, Module)
+    own = optimizer if optim.is_torch(optimizer) else None
+    rates = [float(group["lr"]) for _, group in plan.groups]
+    training_ = Training(compiled, described, own, rates, plan, places, model)
+    if own is not None and own.state:
+        training_.read_from()
+    return training_
+
+
+def _of_module(
+    module: Any, loss: Callable[..., Any] | None, optimizer: Any, example: Any, targets: Sequence[Any], outputs: bool,
+    plan: Plan, same: Mapping[str, Any],
+) -> tuple[dict[str, Graph], Mapping[str, Any], Places, Plan]:  # fmt: skip
+    """The entries for a PyTorch module, the description of a step's arguments, and where the module has its states."""
     from luminal.frontends.fx import importer, stepping
 
     named = dict(module.named_parameters())
     if optim.is_torch(optimizer):
-        chosen = optim.of_torch(optimizer, {id(parameter): key for key, parameter in named.items()})
-    elif isinstance(optimizer, Optimizer):
-        chosen = optimizer
-    else:
-        raise InputError(
-            f"optimizer: expected one of torch.optim or luminal.optim, found {type(optimizer).__name__}"
-        )
-    groups = optim.grouped(chosen, [key for key, parameter in named.items() if parameter.requires_grad], list(named))
-    plan = replace(plan, groups=[(chosen.name, group.options) for group in chosen.groups])
-    whole, given = stepping.with_loss(module, loss, example_inputs, targets, outputs)
+        optimizer = optim.of_torch(optimizer, {id(parameter): key for key, parameter in named.items()})
+    plan, groups = _grouped(plan, optimizer, [key for key, p in named.items() if p.requires_grad], list(named))
+    whole, given = stepping.with_loss(module, loss, example, targets, outputs)
     states = {key: key if key not in given else f"{key}.parameter" for key in groups}
     shared = stepping.aliases(module, states)
-
     known = {
-        TRAIN: entries.Names(*importer.declared_names(whole, given, dims)),
-        EVAL: entries.Names(*importer.declared_names(module, example_inputs, dims)),
+        TRAIN: entries.Names(*importer.declared_names(whole, given, same["dims"])),
+        EVAL: entries.Names(*importer.declared_names(module, example, same["dims"])),
     }
-    sizes, fixed = entries.dims(dims, known), entries.constants(constants, known)
+    sizes, fixed = entries.dims(same["dims"], known), entries.constants(same["constants"], known)
 
     def read(model: Any, inputs: Any, entry: str, buffers: Sequence[str]) -> Graph:
         graph: Graph = importer.load(
-            model, inputs, dims=sizes[entry], constants=fixed[entry], name=name, states=buffers, parameters=shared
-        )
+            model, inputs, dims=sizes[entry], constants=fixed[entry], name=same["name"], states=buffers,
+            parameters=shared,
+        )  # fmt: skip
         return replace(graph, name=interface.library_name(graph.name))
 
     with derivative.recorded():
-        graph = _with_loss_first(read(whole, given, TRAIN, ()))
+        graph = read(whole, given, TRAIN, ())
+    (_, number), *others = graph.outputs
+    graph = replace(graph, outputs=((training.LOSS, number), *others))
     buffers = [state.name for state in graph.states if state.name != random.STATE]
     with stepping.evaluating(module):
-        evaluated = read(module, example_inputs, EVAL, buffers)
+        evaluated = read(module, example, EVAL, buffers)
     inputs = {node.attr.name: node for node in graph.given}
     parameters = [
         Parameter(inputs[state], constant(stepping.value(named[key])), groups[key])
@@ -295,25 +338,65 @@ def compile_training(
         if state in inputs
     ]
     step = training.step(graph, parameters, plan)
-    compiled = api.compile({**step.entries, EVAL: training.reading(evaluated, parameters)}, name=graph.name, seed=seed, **options)
-    assert isinstance(compiled, Module)
     keys = {state: key for key, state in states.items() if state in inputs}
     by_group = [
         [state for state, key in keys.items() if groups[key] == number and state in step.kept]
         for number in range(len(plan.groups))
     ]
-    own = optimizer if optim.is_torch(optimizer) else None
     places = Places({**keys, **{buffer: buffer for buffer in buffers}}, by_group, step.kept)
-    made = Training(compiled, graph.structure, own, chosen.rates, plan, places, module)
-    if own is not None and own.state:
-        made.read_from()
-    return made
+    return {**step.entries, EVAL: training.reading(evaluated, parameters)}, graph.structure, places, plan
 
 
-def _with_loss_first(graph: Graph) -> Graph:
-    """``graph`` with its first output called the loss."""
-    (_, loss), *others = graph.outputs
-    return replace(graph, outputs=((training.LOSS, loss), *others))
+def _of_onnx(
+    model: Any, loss: Any, optimizer: Any, trainable: Sequence[str] | None, outputs: bool, plan: Plan,
+    same: Mapping[str, Any],
+) -> tuple[dict[str, Graph], Mapping[str, Any], Plan]:  # fmt: skip
+    """The entries for an ONNX model of which the initialisers ``trainable`` are trained."""
+    suite, importer, source = api.front_end(model)
+    if suite != "onnx":
+        raise InputError("training: expected a PyTorch module or an ONNX model, found an exported program")
+    from luminal.frontends.onnx import stepping
+
+    if not trainable or not isinstance(loss, str):
+        raise InputError(
+            "training: of an ONNX model, trainable has to name the initialisers to train, and loss an output or one of "
+            f"{', '.join(losses.LOSSES)}"
+        )
+    proto, values = stepping.with_inputs(source, trainable)
+    plan, groups = _grouped(plan, optimizer, list(values), list(values))
+    with derivative.recorded():
+        name = same["name"] or (Path(model).stem if isinstance(model, str | Path) else None)
+        whole: Graph = importer.load(proto, dims=same["dims"], constants=same["constants"], name=name)
+        whole = replace(whole, name=interface.library_name(whole.name))
+        number = dict(whole.returned).get(loss)
+        targets: list[Node] = []
+        if number is None:
+            taken = {node.attr.name for node in whole.inputs} | {name for name, _ in whole.outputs}
+            number, target = losses.loss(loss, whole.returned[0][1], _free(losses.TARGET, taken))
+            targets = [target]
+    shown = [(name, node) for name, node in whole.returned if outputs and name != loss]
+    kept = tuple((state.output, node) for state, node in whole.left)
+    inputs = (*whole.given, *targets, *(state.input for state in whole.states))
+    told = _free(training.LOSS, {name for name, _ in shown})
+    graph = replace(whole, inputs=inputs, outputs=((told, number), *shown, *kept), structure={})
+    by_name = {node.attr.name: node for node in whole.given}
+    parameters = [Parameter(by_name[key], values[key], groups[key]) for key in groups]
+    step = training.step(graph, parameters, plan)
+    return {**step.entries, EVAL: training.reading(whole, parameters)}, {}, plan
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _grouped(plan: Plan, optimizer: Any, trainable: Sequence[str], known: Sequence[str]) -> tuple[Plan, dict[str, int]]:
+    """``plan`` with the optimiser's groups, and the number of the group of each parameter that is trained."""
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer: expected one of torch.optim or luminal.optim, found {type(optimizer).__name__}")
+    groups = [(optimizer.name, group.options) for group in optimizer.groups]
+    return replace(plan, groups=groups), optim.grouped(optimizer, trainable, known)
 
 
 def _plan(clip_norm: float | None, clip_value: float | None, accumulate: int) -> Plan:
