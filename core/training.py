@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import derivative, ir, ops, optimisers, traverse
+from luminal.core import derivative, ir, ops, traverse
+from luminal.core.decompose import optimisers
+from luminal.core.decompose.optimisers import OPTIMISERS, Numbers
 from luminal.core.errors import InputError
 from luminal.core.gradient import pulled_back
 from luminal.core.ir import Graph, Node, State, constant
 from luminal.core.movement import reshape, slice_
-from luminal.core.optimisers import OPTIMISERS, Numbers
 from luminal.core.types import f64
 
 LOSS, RATES, NORM = "loss", "lr", "gradient_norm"

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from luminal import optim
-from luminal.core import interp, ir, optimisers
+from luminal.core import interp, ir
+from luminal.core.decompose import optimisers
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.types import f64, i64

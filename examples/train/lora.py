@@ -51,9 +51,7 @@ def main() -> None:
     x, y = (pictures[order] / 16).astype(np.float32), digits[order].astype(np.int64)
     known = y < 5
     torch.manual_seed(0)
-    module = nn.Sequential(
-        nn.Linear(64, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 10)
-    )
+    module = nn.Sequential(nn.Linear(64, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 10))
     example = (torch.zeros(BATCH, 64),), (torch.zeros(BATCH, dtype=torch.int64),)
     dims = {"batch": (1, 512), "input": {0: "batch"}, "target": {0: "batch"}}
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)

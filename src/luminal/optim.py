@@ -1,7 +1,7 @@
 """Optimisers for ``luminal.compile_training``: of their own, without PyTorch, or read from an object of torch.optim.
 
 ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` and ``Adafactor`` take the options of PyTorch's optimisers of these names. The
-rules are in ``luminal.core.optimisers``.
+rules are in ``luminal.core.decompose.optimisers``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from luminal.core.decompose.optimisers import OPTIMISERS
 from luminal.core.errors import InputError, nearest
-from luminal.core.optimisers import OPTIMISERS
 
 # How a step is computed, not what it computes; and what is no number of the step.
 _IGNORED = frozenset(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from luminal import api, checkpoint, entries, not_a_number, optim, structure, tensors
 from luminal.codegen import interface
-from luminal.core import config, derivative, losses, training
-from luminal.core.decompose import random
+from luminal.core import config, derivative, training
+from luminal.core.decompose import losses, random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node, constant
 from luminal.core.training import Parameter, Plan
@@ -183,11 +183,11 @@ class Training:
             count = state.get(training.count_name(number, len(places.groups)))
             for name in names:
                 kept = optimizer.state[found[places.tensors[name]]]
-                for what in places.kept[name]:
-                    kept[what] = state[f"{name}.{what}"].clone()
                 if count is not None and self._plan.groups[number][0] != "SGD":
                     kept[STEP] = count.to(torch.float32)
-                elif count is not None and not int(count):
+                for what in places.kept[name]:
+                    kept[what] = state[f"{name}.{what}"].clone()
+                if count is not None and STEP not in kept and not int(count):
                     kept.clear()  # PyTorch takes the first gradient whole where there is no buffer
 
     def read_from(self, module: Any = None, optimizer: Any = None) -> None:
@@ -264,8 +264,8 @@ def compile_training(
     and what the module returned.
 
     Or ``model`` is an ONNX model, as ``luminal.compile`` takes it: ``trainable`` names the initialisers to train,
-    ``loss`` is the name of an output that is one float, or a loss of ``luminal.core.losses`` of the first output and an
-    input ``target``, and ``optimizer`` one of ``luminal.optim``. PyTorch is not needed.
+    ``loss`` is the name of an output that is one float, or a loss of ``luminal.core.decompose.losses`` of the first
+    output and an input ``target``, and ``optimizer`` one of ``luminal.optim``. PyTorch is not needed.
 
     ``clip_norm`` and ``clip_value`` bound gradients as ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do.
     With ``accumulate`` a step is taken by the mean gradient of so many calls. ``dims``, ``constants``, ``name``,

@@ -59,7 +59,8 @@ def arrange(
     ``unaligned`` values lie at multiples of their element's size only. The size of each dimension in ``measured`` is
     known after its node. ``replacing`` has the values that may be computed where others, the keys, lie.
     """
-    changing = {before: result for before, result in (replacing or {}).items() if result is not before}
+    pairs = (replacing or {}).items()  # a scatter writes its own place alone
+    changing = {before: x for before, x in pairs if x is not before and x.op is not ops.SCATTER}
     fusion = fuse.fuse(roots, prepared.contractions, measured, target.costs.kernels, changing)
     refused: dict[int, str] = {}
     while True:
@@ -70,7 +71,6 @@ def arrange(
         if not reasons:
             break
         refused |= reasons
-    pairs = (replacing or {}).items()
     over = {before: result for before, result in pairs if in_place.can_overwrite(result, before, layouts)}
     layouts, updated = in_place.updated(layouts, [pair for pair in changing.items() if pair[0] not in over])
     over |= updated

@@ -172,12 +172,9 @@ class Fuser:
 
     def _is_old(self, node: Node, user: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is cheap and computed of values that are replaced, and of numbers for many elements."""
-        if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or self._is_multiplied(user):
-            return False
-        old = [source in self.replacing for source in sources]
-        return any(old) and all(
-            known or sym.always(node.size - source.size - 1) for known, source in zip(old, sources, strict=True)
-        )
+        old = [x for x in sources if x in self.replacing]
+        cheap = node.op not in COSTLY and user.op.kind is Kind.ELEMENTWISE and not self._is_multiplied(user)
+        return cheap and bool(old) and all(x in old or sym.always(node.size - x.size - 1) for x in sources)
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
@@ -541,10 +538,9 @@ class Fuser:
                 reads = before in self.sources[number] and (cluster.index or cluster.measures)
                 if not reads or cluster is last or self.ancestors[number] >> last.number & 1:
                     continue
-                gained = self.ancestors[number] | 1 << number
-                for other, ancestors in enumerate(self.ancestors):
-                    if other == last.number or ancestors >> last.number & 1:
-                        self.ancestors[other] |= gained
+                gained, late = self.ancestors[number] | 1 << number, last.number
+                after = [k for k, earlier in enumerate(self.ancestors) if k == late or earlier >> late & 1]
+                self.ancestors = [x | gained if k in after else x for k, x in enumerate(self.ancestors)]
 
     def _result(self) -> Fusion:
         self._replace_last()
