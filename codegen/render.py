@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from luminal.codegen import cuda, dialects, interface, library, metal, weights
+from luminal.codegen import checkpoints, cuda, dialects, interface, library, metal, weights
 from luminal.codegen import platform as platforms
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
@@ -225,6 +225,7 @@ def assemble(
         "library_flags": LIBRARY_FLAGS,
         "functions": interface.FUNCTIONS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
+        "checkpoint": checkpoints.context(face) if checkpoints.written(face) else None,
         **host.more(program, target, kernels, sources),
     }
     # The hash covers everything that decides what the library does with its weights.
@@ -237,6 +238,9 @@ def assemble(
         path = pattern.format(name=program.name)
         if path != LIBRARY:
             files[path] = environment().get_template(name).render(context)
+    if context["checkpoint"]:
+        path = checkpoints.FILE.format(name=program.name)
+        files[path] = environment().get_template(checkpoints.TEMPLATE).render(context)
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
         system, tensors=MappingProxyType(tensors(program)), content_id=identity,

@@ -67,6 +67,7 @@ CACHE = Switch(
     Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "luminal",
     "the folder that keeps compiled kernels from one run to the next",
 )
+CHECK_NAN = Switch("LUMINAL_CHECK_NAN", _flag, False, "1: a step of training whose loss is NaN says what made it")
 NO_CACHE = Switch("LUMINAL_NO_CACHE", _flag, False, "1: compile everything anew, and keep nothing")
 RECORDS = Switch(
     "LUMINAL_RECORDS",

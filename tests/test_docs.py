@@ -57,6 +57,7 @@ def test_all_of_onnx_but_one_operator_is_known() -> None:
         ("checking", luminal.diff),
         ("tuning", luminal.tune),
         ("training", luminal.grad),
+        ("training", luminal.compile_training),
         ("language-models", luminal.llm.compile),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -82,7 +82,7 @@ def export(
         return _known(model)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
-    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims), free)
+    bound, shapes = _dynamic(bind(model, inputs), dimensions.parse(dims), free)
     with symbolic_shapes_config.patch(backed_size_oblivious=not apart):
         try:
             program, replaced = _exported(model, bound, shapes, states)
@@ -224,11 +224,11 @@ def dynamic_shapes(
 ) -> tuple[tuple[Any, ...], Any]:
     """What ``dims`` describes, as ``torch.export.export`` and ``torch.onnx.export`` take it for ``dynamic_shapes``, and
     the positional arguments to export with: PyTorch takes a dynamic axis of extent 1 for a fixed one."""
-    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
+    bound, shapes = _dynamic(bind(model, inputs), dimensions.parse(dims))
     return bound.args, shapes
 
 
-def _bind(model: torch.nn.Module, inputs: Inputs | None) -> inspect.BoundArguments:
+def bind(model: torch.nn.Module, inputs: Inputs | None) -> inspect.BoundArguments:
     """The inputs under the parameters of the module's ``forward``."""
     if inputs is None:
         raise ModelError(
@@ -261,7 +261,7 @@ def declared_names(
 
 def input_names(model: torch.nn.Module, inputs: Inputs | None) -> list[str]:
     """The names of all values that a call is given, as ``dims`` and ``constants`` have them."""
-    bound = _bind(model, inputs)
+    bound = bind(model, inputs)
     return [name for argument, value in bound.arguments.items() for name, _ in _leaves(bound, argument, value)]
 
 

@@ -68,7 +68,7 @@ def load(
     ``states``, there are no others, and what it leaves in a plain object and never reads is none. What the model
     leaves in an input ``x`` that it writes into is the output ``x.next``, after those that it returns. Parameters and
     buffers of the names in ``parameters`` are inputs after the caller's own, and before the states; ``Graph.names`` has
-    their names.
+    their names, and a mapping says what the inputs are called.
 
     Raises ModelError where the model cannot be exported, contradicts ``dims`` or writes into what ``constants`` fixes,
     UnsupportedError with every place that luminal cannot compile.
@@ -187,7 +187,7 @@ class _Importer:
         parameters: Collection[str] = (),
     ) -> None:
         self.program, self.facts, self.every = program, facts, every
-        self.parameters = frozenset(parameters)
+        self.parameters = parameters
         self.varied: list[Node] = []  # parameters that are inputs
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         title = type(model).__name__.lower()
@@ -402,6 +402,7 @@ class _Importer:
     def _parameter(self, name: str, target: str) -> Node:
         """A parameter as an input; parameters over the same storage are one."""
         tensor = self.program.tensors[target]
+        name = self.parameters[target] if isinstance(self.parameters, Mapping) else name
         if tensor.is_complex():
             raise ModelError(f"{target}: a complex parameter cannot be an input; keep its parts")
         key = results.storage(tensor)

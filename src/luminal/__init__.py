@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from luminal.module import Module as Module
     from luminal.module import load as load
     from luminal.specialised import Specialised as Specialised
+    from luminal.training import Training as Training
+    from luminal.training import compile_training as compile_training
 
 __version__ = VERSION
 
@@ -28,8 +30,10 @@ _HOMES = {
     "LuminalError": "luminal.core.errors",
     "Module": "luminal.module",
     "Specialised": "luminal.specialised",
+    "Training": "luminal.training",
     "check": "luminal.api",
     "compile": "luminal.api",
+    "compile_training": "luminal.training",
     "diff": "luminal.comparison",
     "grad": "luminal.gradients",
     "load": "luminal.module",
@@ -37,7 +41,10 @@ _HOMES = {
     "tune": "luminal.api",
 }
 
-__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "grad", "load", "read", "tune"]
+__all__ = [
+    "LuminalError", "Module", "Specialised", "Training", "check", "compile", "compile_training", "diff", "grad", "load",
+    "read", "tune",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

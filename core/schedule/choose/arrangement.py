@@ -59,7 +59,9 @@ def arrange(
     ``unaligned`` values lie at multiples of their element's size only. The size of each dimension in ``measured`` is
     known after its node. ``replacing`` has the values that may be computed where others, the keys, lie.
     """
-    fusion = fuse.fuse(roots, prepared.contractions, measured, target.costs.kernels)
+    pairs = (replacing or {}).items()  # a scatter writes its own place alone
+    changing = {before: x for before, x in pairs if x is not before and x.op is not ops.SCATTER}
+    fusion = fuse.fuse(roots, prepared.contractions, measured, target.costs.kernels, changing)
     refused: dict[int, str] = {}
     while True:
         layouts = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned, prepared.packed)
@@ -69,8 +71,9 @@ def arrange(
         if not reasons:
             break
         refused |= reasons
-    pairs = (replacing or {}).items()
     over = {before: result for before, result in pairs if in_place.can_overwrite(result, before, layouts)}
+    layouts, updated = in_place.updated(layouts, [pair for pair in changing.items() if pair[0] not in over])
+    over |= updated
     kernels = {
         cluster.number: chains.get(cluster.number) or tuple(_kernels(cluster, layouts, over, target))
         for cluster in layouts.fusion.clusters

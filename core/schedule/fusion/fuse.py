@@ -59,8 +59,10 @@ class Fuser:
         contractions: Mapping[Node, Contraction],
         measured: Mapping[Var, Node],
         costs: Kernels,
+        replacing: Mapping[Node, Node],
     ) -> None:
         self.roots = roots
+        self.replacing = replacing
         self.costs = costs
         self.own_storage = loops.kept(roots)
         self.contractions = contractions
@@ -133,6 +135,8 @@ class Fuser:
         (user,) = users
         if self._broadcasts(node, user, sources):
             return True  # recomputing is cheaper than storing a value larger than its operands
+        if self._is_old(node, user, sources):
+            return True  # it is read where the new value is computed, in the same place
         if user.op.kind is not Kind.REDUCE or user in self.contractions or self._is_in_parts(node, sources):
             return False
         # A reduction over overlapping windows would compute each element once for each window.
@@ -165,6 +169,12 @@ class Fuser:
         if self._is_multiplied(user):
             return False  # a tile operation reads what is stored
         return all(sym.always(node.size - source.size - 1) for source in sources)
+
+    def _is_old(self, node: Node, user: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is cheap and computed of values that are replaced, and of numbers for many elements."""
+        old = [x for x in sources if x in self.replacing]
+        cheap = node.op not in COSTLY and user.op.kind is Kind.ELEMENTWISE and not self._is_multiplied(user)
+        return cheap and bool(old) and all(x in old or sym.always(node.size - x.size - 1) for x in sources)
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
@@ -519,7 +529,21 @@ class Fuser:
             yield from resolve(data, inner, (), self.inline, self.home)
             yield from resolve(positions, span, (), self.inline, self.home)
 
+    def _replace_last(self) -> None:
+        """Clusters that compute what replaces another value run after those that read the old one, where they can."""
+        for before, result in self.replacing.items():
+            last = self.home.get(result)
+            for cluster in self.clusters if last is not None else ():
+                number = cluster.number
+                reads = before in self.sources[number] and (cluster.index or cluster.measures)
+                if not reads or cluster is last or self.ancestors[number] >> last.number & 1:
+                    continue
+                gained, late = self.ancestors[number] | 1 << number, last.number
+                after = [k for k, earlier in enumerate(self.ancestors) if k == late or earlier >> late & 1]
+                self.ancestors = [x | gained if k in after else x for k, x in enumerate(self.ancestors)]
+
     def _result(self) -> Fusion:
+        self._replace_last()
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
             outside = any(not self._within(u, cluster.index) for u in self.consumers.get(node, ()))
@@ -591,7 +615,9 @@ def fuse(
     contractions: Mapping[Node, Contraction],
     measured: Mapping[Var, Node] | None = None,
     costs: Kernels = COSTS.kernels,
+    replacing: Mapping[Node, Node] | None = None,
 ) -> Fusion:
     """The nodes that ``roots`` depend on, grouped into clusters. ``contractions`` are those that tiles compute;
-    ``measured`` gives the node that measures a dimension; ``costs`` say how much suits a kernel."""
-    return Fuser(roots, contractions, measured or {}, costs).run()
+    ``measured`` gives the node that measures a dimension; ``costs`` say how much suits a kernel; ``replacing`` has the
+    nodes whose values take the place of others, the keys."""
+    return Fuser(roots, contractions, measured or {}, costs, replacing or {}).run()

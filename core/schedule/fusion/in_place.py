@@ -105,6 +105,31 @@ def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
     return True
 
 
+def updated(layouts: Layouts, pairs: Sequence[tuple[Node, Node]]) -> tuple[Layouts, Mapping[Node, Node]]:
+    """``layouts`` in which old values lie in the place of those that replace them, and these pairs: of ``pairs``, those
+    where the kernel that computes the new value reads each element of the old one for the same element alone, and no
+    kernel reads it afterwards."""
+    fusion, assemblies = layouts.fusion, layouts.assemblies
+    home = {node: cluster for cluster in fusion.clusters for node in cluster.index}
+    read = [tuple(reads(cluster, fusion, home)) for cluster in fusion.clusters]
+    position = {node: number for number, cluster in enumerate(fusion.clusters) for node in cluster.index}
+    last = _last_readers(fusion, read)
+    settled = assemblies.placed.keys() | assemblies.parts.keys() | {x.whole for x in assemblies.placed.values()}
+    found: dict[Node, Node] = {}
+    for before, result in pairs:
+        cluster = home.get(result)
+        if cluster is None or cluster.kind not in ("map", "row", "contraction") or cluster.chain is not None:
+            continue
+        if result in settled or before in settled or last.get(before) != position[result]:
+            continue
+        place = _placement_over(before, result, layouts)
+        own = [x for x in read[position[result]] if x.source is before]
+        if place is not None and all(not x.valid and place.at(before, x.index) == cluster.index[result] for x in own):
+            found[before] = result
+    placed = {before: Placement(result, ir.axes(result.shape)) for before, result in found.items()}
+    return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed})), found
+
+
 def _operands(member: Node, result: Node, before: Node) -> tuple[Node, ...]:
     """The operands of a member of a cluster, without the value that it is scattered into."""
     into = member is result and member.op is ops.SCATTER and member.inputs[0] is before

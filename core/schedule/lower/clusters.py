@@ -153,6 +153,23 @@ class _Lowering:
         value = self.value(node, index)
         return ln.Store(self.array(node), self.layouts.offset(node, index), value)
 
+    def stores(self, nodes: Sequence[Node]) -> list[ln.Statement]:
+        """The stores of ``nodes``. What is stored where an old value lies is stored after all that read that."""
+        waiting = [self.store(node) for node in nodes]
+        reads = {id(store): {x.array for x in accesses(store.value)} for store in waiting}
+        ordered: list[ln.Statement] = []
+        while waiting:
+            free = (s for s in waiting if not any(s.array in reads[id(other)] for other in waiting if other is not s))
+            store = next(free, None)
+            if store is None:  # each is read for another: all are computed before any is stored
+                names = {id(s): f"new{k}" for k, s in enumerate(waiting)}
+                defined = [ln.Define(names[id(s)], s.value) for s in waiting]
+                left = [replace(s, value=ln.temporary(names[id(s)], s.value.dtype)) for s in waiting]
+                return [*ordered, *defined, *left]
+            waiting.remove(store)
+            ordered.append(store)
+        return ordered
+
     def stored(self) -> list[Node]:
         return [n for n in self.cluster.index if n in self.layouts.fusion.stored]
 
@@ -206,7 +223,7 @@ def lower(cluster: Cluster, layouts: Layouts, target: Target) -> Lowered:
     elif cluster.kind == "sort":
         body = _sort(state)
     else:
-        stores = [state.store(n) for n in state.stored()]
+        stores = state.stores(state.stored())
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
     lowered = _lowered(state, body)
     if cluster.contraction is None or cluster.chain is not None:
@@ -271,7 +288,7 @@ def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
     node = next(iter(state.cluster.index))
     reduction = state.reduction(node, "sum0", _reduced_axes(node, 0), [])
-    stores = [state.store(n) for n in state.stored()]
+    stores = state.stores(state.stored())
     return _loops(_variables(state.cluster.axes), (*reduction, *state.with_lets(*stores)))
 
 
@@ -404,10 +421,9 @@ def _row(state: _Lowering) -> tuple[ln.Statement, ...]:
     along = [n for n in state.stored() if any(sym.variables(e) & cluster.row for e in cluster.index[n])]
     once = [n for n in state.stored() if n not in along]
     allocs = [ln.Alloc(name, node.dtype, _bound(row)) for node, name in state.row_buffers.items()]
-    stores = [state.store(n) for n in once]
-    body += state.with_lets(*stores)
+    body += state.with_lets(*state.stores(once))
     if along:
-        stores = [state.store(n) for n in along]
+        stores = state.stores(along)
         body += _loops(row, state.with_lets(*stores))
     return _loops(_variables(cluster.outer), (*allocs, *body))
 

@@ -294,6 +294,15 @@ class Library {
               context.get());
     }
 
+    /// Writes all states to a file or reads them from it, by a function of NAME_checkpoint.h.
+    template <class Function>
+    void with_file(const Function& function, const std::string& path) {
+        const Lease context(*this);
+        char message[512] = "";
+        const std::int32_t status = function(context.get(), path.c_str(), message, sizeof message);
+        if (status != LM_OK) throw py::value_error(message);
+    }
+
   private:
     /// The array of that shape whose elements are the first ones of `array`.
     static py::object first_elements(const py::object& array, const std::vector<std::int64_t>& shape) {

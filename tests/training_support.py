@@ -1,0 +1,112 @@
+"""A step of training beside PyTorch's: both start from the same state, and float64 says which is nearer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import luminal
+from luminal.core.schedule.program.ir import Launch
+from luminal.training import Training
+
+EPS = 2.0**-24
+
+
+@dataclass
+class Run:
+    """A PyTorch module, its loss and optimiser, and the batches that it is trained on."""
+
+    module: nn.Module
+    loss: Callable[..., torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    batch: Callable[[int], tuple[torch.Tensor, ...]]  # the module's argument, then the loss's, for each step
+    clip: float | None = None
+
+    def step(self, number: int) -> torch.Tensor:
+        """One step in eager mode."""
+        x, *targets = (t if not t.is_floating_point() else t.to(self._dtype) for t in self.batch(number))
+        self.optimizer.zero_grad()
+        loss = self.loss(self.module(x), *targets)
+        loss.backward()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters(), self.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.module.parameters()).dtype
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def copied(self, dtype: torch.dtype) -> Run:
+        """The same with its state, in another type."""
+        module = copy.deepcopy(self.module).to(dtype)
+        here = dict(zip(map(id, self.module.parameters()), module.parameters(), strict=True))
+        groups = [{**group, "params": [here[id(p)] for p in group["params"]]} for group in self.optimizer.param_groups]
+        optimizer = type(self.optimizer)(groups)
+        for p, kept in self.optimizer.state.items():
+            optimizer.state[here[id(p)]] = {
+                key: value.to(dtype) if torch.is_tensor(value) and key != "step" else copy.deepcopy(value)
+                for key, value in kept.items()
+            }
+        return Run(module, self.loss, optimizer, self.batch, self.clip)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Everything that a step changes, by name."""
+        for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
+            yield name, tensor.detach()
+        for number, p in enumerate(self._parameters()):
+            for key, value in self.optimizer.state.get(p, {}).items():
+                if value is not None:
+                    yield f"{number}.{key}", torch.as_tensor(value)
+
+    def compiled(self, **options: Any) -> Training:
+        x, *targets = self.batch(0)
+        return luminal.compile_training(
+            self.module, self.loss, self.optimizer, (x,), targets, clip_norm=self.clip, **options
+        )
+
+
+def check(run: Run, training: Training, at: tuple[int, ...]) -> None:
+    """Steps of ``run`` in eager mode; at those of the numbers ``at``, one compiled step from its state is at most twice
+    as far from a float64 step, in everything that it changes."""
+    for number in range(max(at) + 1):
+        if number not in at:
+            run.step(number)
+            continue
+        exact, ours = run.copied(torch.float64), run.copied(torch.float32)
+        training.read_from(run.module, run.optimizer)
+        loss = training(*run.batch(number), lr=[group["lr"] for group in run.optimizer.param_groups])
+        wanted, theirs = exact.step(number), run.step(number)
+        assert abs(loss - wanted) <= 2 * abs(theirs - wanted) + 4 * EPS * abs(wanted), (number, loss, theirs, wanted)
+        training.write_back(ours.module, ours.optimizer)
+        found, eager = dict(ours.tensors()), dict(run.tensors())
+        for name, value in exact.tensors():
+            error, other = (float(torch.linalg.norm(x[name].double() - value.double())) for x in (found, eager))
+            floor = EPS * float(torch.linalg.norm(value.double()))
+            assert error <= 2 * other + 2 * floor, f"step {number}: {name}: {error:.2e}, eager {other:.2e}"
+
+
+def check_in_place(training: Training) -> None:
+    """No state is copied after a step: each is written by the kernel that computes it, once."""
+    program = training.module.program
+    assert program is not None
+    spaces = {buffer.name: buffer.space for buffer in program.buffers}
+    (entry,) = (entry for entry in program.entries if entry.name == "train")
+    written: list[str] = []
+    for step in entry.region.steps:
+        if isinstance(step, Launch):
+            arrays = program.kernels[step.kernel].nest.arrays
+            written += [
+                name for name, array in zip(step.arguments, arrays, strict=True)
+                if array.written and spaces[name] == "state"
+            ]  # fmt: skip
+    assert len(written) == len(set(written))
+    assert not [name for name in spaces if name.endswith(".next")], "a new value has a place of its own"
