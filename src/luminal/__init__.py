@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from luminal.gradients import grad as grad
     from luminal.module import Module as Module
     from luminal.module import load as load
+    from luminal.session import InferenceSession as InferenceSession
+    from luminal.session import SessionOptions as SessionOptions
     from luminal.specialised import Specialised as Specialised
 
 __version__ = VERSION
 
 _HOMES = {
+    "InferenceSession": "luminal.session",
     "LuminalError": "luminal.core.errors",
     "Module": "luminal.module",
+    "SessionOptions": "luminal.session",
     "Specialised": "luminal.specialised",
     "check": "luminal.api",
     "compile": "luminal.api",
@@ -37,7 +41,20 @@ _HOMES = {
     "tune": "luminal.api",
 }
 
-__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "grad", "load", "read", "tune"]
+__all__ = [
+    "InferenceSession",
+    "LuminalError",
+    "Module",
+    "SessionOptions",
+    "Specialised",
+    "check",
+    "compile",
+    "diff",
+    "grad",
+    "load",
+    "read",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

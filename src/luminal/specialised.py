@@ -145,7 +145,10 @@ class PerValue(Specialised):
             rest = {name: arguments[name] for name in module.input_names}
             if all(_same(arguments[name], value) for name, value in values.items()) and module.accepts(**rest):
                 return module
-        module, values = self._compile(arguments)
+        return self.add(*self._compile(arguments))
+
+    def add(self, module: Module, values: dict[str, NDArray[Any]]) -> Module:
+        """``module``, which from now on serves calls that it accepts, with these ``values`` of the deciding inputs."""
         self.modules.append(module)
         self._values.append(values)
         return module
@@ -157,7 +160,7 @@ class PerValue(Specialised):
         while True:
             values = {name: _array(arguments[name], name) for name in self.deciding}
             rest = {name: value for name, value in arguments.items() if name not in values}
-            module, refusal = self._attempt(values, {})
+            module, refusal = self._attempt(values, {}) if values else (next(iter(self.modules), None), self.reason)
             if fixed and (module is None or not module.accepts(**rest)):
                 module, refusal = self._attempt(values, fixed)
             if module is not None:
