@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,15 @@ def test_what_does_not_fit_is_said(opened: luminal.InferenceSession) -> None:
         luminal.InferenceSession("none.onnx")
     with pytest.raises(ModelError):
         luminal.InferenceSession(b"no model")
+
+
+def test_threads_that_call_at_once_compile_once(path: Path) -> None:
+    opened = luminal.InferenceSession(path, disabled_optimizers=["ConstantFolding"])
+    x = np.random.default_rng(0).standard_normal((4000, 6)).astype(np.float32)
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(lambda _: opened.run(["y"], {"x": x})[0], range(8))
+    assert all(np.array_equal(first, found) for found in others)
+    assert len(opened._model.modules) == 2  # one for the default bounds, one for 4000 rows
 
 
 def test_options(path: Path, caplog: pytest.LogCaptureFixture) -> None:

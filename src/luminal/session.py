@@ -64,6 +64,8 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "profile_file_prefix": ("onnxruntime_profile_", "luminal profile MODEL --trace FILE.json names the file"),
     "optimized_model_filepath": ("", "luminal compile MODEL -o FOLDER writes the compiled model"),
 }
+# Arguments of onnxruntime's session that steer what luminal has not.
+_IGNORED_ARGUMENTS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 _SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
@@ -188,6 +190,8 @@ class InferenceSession:
                 _LOG.info("SessionOptions.%s changes nothing: %s", name, why)
         _check_providers(providers)
         model: Any = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes)
+        for name in _IGNORED_ARGUMENTS:
+            options.pop(name, None)
         api.front_end(model)  # which says what is wrong with a path
         proto, _ = reader.read(model)
         dims = {**(options.pop("dims", None) or {}), **self._options._sizes}
