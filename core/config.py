@@ -53,6 +53,13 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
+def _level(text: str) -> int:
+    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}  # the numbers of Python's logging
+    if text.lower() not in levels:
+        raise ValueError(f"expected one of {', '.join(levels)}")
+    return levels[text.lower()]
+
+
 CXX = Switch("CXX", str, "", "the C++ compiler to use, by name or path, with leading arguments if it needs any")
 NVCC = Switch("NVCC", str, "", "the CUDA compiler to use, by name or path")
 CUDA_DRIVER = Switch(
@@ -80,6 +87,7 @@ CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: hold the graph to its spec aft
 MPI = Switch("LUMINAL_MPI", str, "", "the MPI library that libraries of a mesh open, or a shim for an older MPI")
 MPI_LIMIT = Switch("LUMINAL_MPI_LIMIT", _seconds, 300.0, "how many seconds a rank of a mesh waits for another")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
+LOG = Switch[int | None]("LUMINAL_LOG", _level, None, "what is logged to standard error: debug, info, warning or error")
 
 TABLE: dict[str, Switch[object]] = {
     value.variable: value for value in list(globals().values()) if isinstance(value, Switch)

@@ -24,6 +24,7 @@ from luminal.runtime._native import LibraryError
 __all__ = ["Library", "LibraryError", "describe", "load", "read_manifest"]
 
 MANIFEST = "manifest.json"
+_LONGEST_MANIFEST = 1 << 28  # bytes; one has some kilobytes for each kernel
 
 # The types that numpy lacks and ml_dtypes adds, with their names there.
 _EXTENSION_TYPES = {
@@ -276,6 +277,9 @@ def _check_architecture(library: Path) -> None:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest: ``name``, ``library`` and ``weights`` (file names beside it, ``weights`` may be null), and more."""
+    size = path.stat().st_size
+    if size > _LONGEST_MANIFEST:
+        raise OSError(f"the manifest {str(path)!r} has {size} bytes, and none that luminal writes is so long")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:

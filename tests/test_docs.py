@@ -1,6 +1,7 @@
 """What the documents show is what the code prints."""
 
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -66,6 +67,26 @@ def test_the_guide_names_every_option_of_a_function(page: str, function: Callabl
     text = (GUIDE / f"{page}.md").read_text()
     options = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     assert options and [name for name in options if f"`{name}`" not in text] == []
+
+
+def test_the_site_has_every_page_of_the_guide_and_the_reference() -> None:
+    pages = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert [page for page in pages if not (ROOT / "docs" / page).is_file()] == []
+    folders = ("guide", "reference")
+    there = {
+        path.relative_to(ROOT / "docs").as_posix() for name in folders for path in (ROOT / "docs" / name).glob("*.md")
+    }
+    assert there - set(pages) == set()
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = "".join(path.read_text() for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    named = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    shown = [pkgutil.resolve_name(name) for name in named]  # raises where there is none
+    public = {name: getattr(luminal, name) for name in luminal.__all__}
+    inside = [getattr(module, name) for module in shown if inspect.ismodule(module) for name in dir(module)]
+    left = [name for name, value in public.items() if not any(value is known for known in (*shown, *inside))]
+    assert left == [] and all(value.__doc__ for value in shown)
 
 
 def test_the_guide_names_every_variable() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +95,36 @@ def test_damaged_libraries_give_a_sentence(folder: Path, tmp_path: Path) -> None
             continue
 
 
+def hostile(sections: int, description: bytes = b"") -> bytes:
+    """An ELF file of which each section claims all of its 8 MB; the first is called ``.luminal``."""
+    names, size = b".luminal\0", 8 << 20
+    start = 64 + 64 * sections
+    rows = [struct.pack("<IIQQQQ16x8x", 0, 1, 0, 0, 64, size - 64) for _ in range(sections)]
+    rows[-1] = struct.pack("<IIQQQQ16x8x", 0, 3, 0, 0, start, len(names))
+    if description:
+        rows[0] = struct.pack("<IIQQQQ16x8x", 0, 1, 0, 0, start + len(names), len(description))
+    header = b"\x7fELF\x02\x01".ljust(40, b"\0") + struct.pack("<Q10xHHH", 64, 64, sections, sections - 1)
+    return (header + b"".join(rows) + names + description).ljust(size, b"\0")
+
+
+def test_what_a_file_claims_costs_no_memory(tmp_path: Path) -> None:
+    made = tmp_path / "libhostile.so"
+    made.write_bytes(hostile(20_000))
+    tracemalloc.start()
+    with pytest.raises(ArtifactError, match="damaged"):
+        inspection.inspect(made)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20  # copies of all sections would be 160 GB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"{}", b"[1]", b"\xff"], ids=["deep", "empty", "list", "bytes"])
+def test_a_description_that_is_none_gives_a_sentence(text: bytes, tmp_path: Path) -> None:
+    made = tmp_path / "libhostile.so"
+    made.write_bytes(hostile(2, text + b"\0" + f"{zlib.crc32(text):08x}".encode()))
+    with pytest.raises(ArtifactError, match=r"no JSON|another version"):
+        inspection.inspect(made)
+
+
 def test_other_libraries_and_folders_are_told_apart(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ArtifactError, match="no library of luminal"):
         inspection.inspect(next(Path(np.__file__).parent.rglob("*.so")))
@@ -112,7 +145,7 @@ def test_sections_of_a_library_of_macos(tmp_path: Path) -> None:
     made = tmp_path / "liba.dylib"
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos"]
     subprocess.run([*zig, "-shared", str(source), "-o", str(made)], check=True)
-    assert binary.sections(made)["__luminal"] == b"found\0"
+    assert binary.sections(made, ["__luminal"])["__luminal"] == b"found\0"
 
 
 def test_the_command(folder: Path) -> None:

@@ -9,8 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from typer.testing import CliRunner
 
@@ -199,3 +202,48 @@ def test_the_command(module: Module, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "contraction" in output.read_text(encoding="utf-8")
     assert CliRunner().invoke(cli.app, ["view", str(tmp_path / "none.onnx"), "-o", str(output)]).exit_code == 2
+
+
+def forking() -> bytes:
+    """y = exp(x) where the sum of x is above zero, else the cumulated sum of x."""
+
+    def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info("r", TensorProto.FLOAT, [64])])
+
+    then = branch("then", helper.make_node("Exp", ["x"], ["r"], "on_top"))
+    other = branch("other", helper.make_node("CumSum", ["x", "axis"], ["r"], "below"))
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], "sum", keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], then_branch=then, else_branch=other),
+    ]
+    constants = [numpy_helper.from_array(np.float32(0), "zero"), numpy_helper.from_array(np.int64(0), "axis")]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy")
+    graph = helper.make_graph(nodes, "forking", [x], [y], constants)
+    opset = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
+
+
+def test_a_folder_of_which_a_branch_is_not_taken(tmp_path: Path) -> None:
+    compiled = luminal.compile(forking(), threads=1)
+    assert isinstance(compiled, Module)
+    folder = compiled.export(tmp_path / "build", python_module=False)
+    for module in (compiled, luminal.load(folder, threads=1)):
+        for sign in (1, -1):
+            x = np.full(64, sign, np.float32)
+            found = collect(module, module.profile(x, runs=3, threads=1, peak=False))
+            names = [step["name"] for step in found["steps"]]
+            taken = [step["seconds"] > 0 for step in found["steps"]]
+            assert len(names) == 3 and dict(zip(names[1:], taken[1:], strict=True)) == {
+                "map1": sign == 1,
+                "scan2": sign == -1,
+            }
+
+
+def test_a_folder_of_several_entries(tmp_path: Path) -> None:
+    models = {"wide": nn.Linear(8, 64).eval(), "square": nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).eval()}
+    compiled = luminal.compile(models, {name: (torch.zeros(2, 8),) for name in models}, name="several", threads=1)
+    folder = compiled.export(tmp_path / "build", python_module=False)
+    module = luminal.load(folder, threads=1)["square"]
+    found = collect(module, module.profile(torch.ones(2, 8), runs=3, threads=1, peak=False))
+    assert {step["seconds"] > 0 for step in found["steps"]} == {True, False}

@@ -84,13 +84,13 @@ def declared_names(
 ) -> tuple[list[str], list[str]]:
     """The names of the model's inputs and of the sizes that ``dims`` may bound, before anything is imported."""
     proto, _ = read(model)
-    found, sizes = input_names(_declared(proto), dims or {})
+    found, sizes = input_names(declared(proto), dims or {})
     return found, [*sizes, *_counts(proto)]
 
 
 def sizes(model: Source, dims: Bounds | None, shapes: Mapping[str, Sequence[int]]) -> Mapping[str, int]:
     """The sizes, of those that ``dims`` does not declare, that inputs of these shapes have."""
-    return input_sizes(_declared(read(model)[0]), dims or {}, shapes)
+    return input_sizes(declared(read(model)[0]), dims or {}, shapes)
 
 
 def unsupported(
@@ -150,7 +150,7 @@ def _graph_name(model: Source, proto: onnx.ModelProto) -> str:
     return Path(model).stem
 
 
-def _declared(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def declared(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs. Before IR version 4 every initializer was one too, with the initializer as its default."""
     graph = model.graph
     given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
@@ -200,7 +200,7 @@ class _Importer:
         self._names: dict[Node, str] = {}
         self._scope = Scope(files, self._names, model.graph)
         self._facts = facts
-        self.inputs = Inputs(_declared(model), dims, constants, facts, _counts(model))
+        self.inputs = Inputs(declared(model), dims, constants, facts, _counts(model))
         self._random = Random()
         self.unsupported: list[Unsupported] = []
         self.faults: list[LuminalError] = []  # of places in ``unsupported`` that are at fault themselves
@@ -260,7 +260,7 @@ class _Importer:
         try:
             self._nodes(nodes, self._scope, self._opsets, None)
         except control.Fork as fork:
-            given = {value.name: self._scope[value.name] for value in _declared(self._model)}
+            given = {value.name: self._scope[value.name] for value in declared(self._model)}
 
             def again(taken: Taken) -> list[Held]:
                 return self._imported(graph, nodes, given, self._scope, self._opsets, None, taken)

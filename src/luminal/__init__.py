@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from luminal.gradients import grad as grad
     from luminal.module import Module as Module
     from luminal.module import load as load
+    from luminal.session import InferenceSession as InferenceSession
+    from luminal.session import SessionOptions as SessionOptions
     from luminal.specialised import Specialised as Specialised
     from luminal.training import Training as Training
     from luminal.training import compile_training as compile_training
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
+    "InferenceSession": "luminal.session",
     "LuminalError": "luminal.core.errors",
     "Module": "luminal.module",
+    "SessionOptions": "luminal.session",
     "Specialised": "luminal.specialised",
     "Training": "luminal.training",
     "check": "luminal.api",
@@ -42,9 +46,21 @@ _HOMES = {
 }
 
 __all__ = [
-    "LuminalError", "Module", "Specialised", "Training", "check", "compile", "compile_training", "diff", "grad", "load",
-    "read", "tune",
-]  # fmt: skip
+    "InferenceSession",
+    "LuminalError",
+    "Module",
+    "SessionOptions",
+    "Specialised",
+    "Training",
+    "check",
+    "compile",
+    "compile_training",
+    "diff",
+    "grad",
+    "load",
+    "read",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

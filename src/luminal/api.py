@@ -14,7 +14,7 @@ from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
 from luminal.core.decompose import random
-from luminal.core.errors import InputError, LuminalError, ModelError, Unsupported
+from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, Unsupported
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.numeric import quantise
@@ -179,6 +179,28 @@ def _sizes(model: Any, dims: Dims | None) -> Callable[[Mapping[str, tuple[int, .
     """The sizes of a call of an ONNX model that ``dims`` does not declare, by the shapes of its inputs."""
     _, importer, program = front_end(model)
     return lambda shapes: importer.sizes(program, dims, shapes)
+
+
+def for_any_sizes(model: Any, **options: Any) -> Specialised:
+    """An ONNX ``model``, compiled by ``options`` as ``compile`` does it, that serves calls of any sizes: what goes
+    beyond the default bounds is compiled for at the call; so is all where the model holds for some sizes alone.
+
+    Raises as ``compile``, but where it is sizes, which a call gives, that the model does not hold for.
+    """
+    every, open_ = names(model, None, options.get("dims"))
+    module, reason = None, LuminalError()
+    try:
+        module = compile(model, **options)
+    except (ShapeError, InputError) as error:
+        if not open_:
+            raise
+        reason = error
+    if isinstance(module, Specialised):
+        return module
+    found = PerValue(model, compile, options, reason, every, _sizes(model, options.get("dims")))
+    if module is not None:
+        found.add(module, {})
+    return found
 
 
 def _names(model: Any) -> Collection[str]:

@@ -1,5 +1,5 @@
-"""The command line: ``luminal check | compile | run | diff | bench | profile | view | inspect | verify | tune`` and,
-for language models, ``generate | chat | serve``.
+"""The command line: ``luminal check | compile | run | diff | bench | profile | view | inspect | doctor | verify |
+tune`` and, for language models, ``generate | chat | serve``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -33,6 +33,7 @@ from luminal import (
     artifact,
     cli_llm,
     destination,
+    doctor,
     inspection,
     machines,
     meshes,
@@ -40,17 +41,14 @@ from luminal import (
     profiled,
     subject,
 )  # fmt: skip
-from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
-from luminal.core import config, device
+from luminal.core import config
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
-from luminal.module import Module
-from luminal.peak import Probe
 from luminal.runtime.loader import LibraryError
 from luminal.specialised import Specialised
 from luminal.tensors import from_file, to_file
@@ -83,7 +81,7 @@ class Commands(TyperGroup):
             ctx.exit(1 if isinstance(error, failed) else 2)
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
 Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
@@ -359,7 +357,12 @@ def bench(
         module, values, at = subject.drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
         title = f"{model.name}{at}, {runs} runs"
         if kernels:
-            out.print(_kernel_table(title, module, values, target, runs, threads, display))
+            found = profiled.measure(
+                module, values, runs, threads, title=title,
+                watch=lambda done, total: display.report("time", done / total),
+            )  # fmt: skip
+            for shown in found.tables():
+                out.print(shown)
             return
         contenders: dict[str, Callable[[], object]] = {"luminal": lambda: module.run(values)}
         reference = _reference(model, dims, constants, threads)
@@ -476,6 +479,19 @@ def inspect(
             out.print(table)
 
 
+@app.command("doctor")
+def doctor_(
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """Say what luminal finds on this machine, what is missing, and which command brings it."""
+    found = doctor.findings()
+    if as_json:
+        typer.echo(json.dumps(doctor.as_json(found), indent=2))
+    else:
+        out.print(doctor.table(found))
+    raise typer.Exit(0 if doctor.healthy(found) else 1)
+
+
 @app.command()
 def verify(folder: Annotated[Path, typer.Argument(help="an exported model")]) -> None:
     """Verify every byte of an exported model: library, weights, manifest, headers and sources."""
@@ -556,28 +572,6 @@ def _going_on(again: bool = False) -> Iterator[None]:
         how = "without --again, the same command" if again else "the same command"
         _say(f"interrupted: what was measured is in {Records().path}; {how} goes on there")
         raise
-
-
-def _kernel_table(
-    title: str, module: Module, values: dict[str, NDArray[Any]], target: str, runs: int, threads: int, display: Display
-) -> Table:
-    """The kernels of a model, the slowest first, and what part of the machine's peak each reaches."""
-    threads = threads or device.cpus()
-    probe = Probe(targets.parse(target), threads)
-    peak = probe.measure()
-    found = profiling.profile(
-        module, values, runs, threads, watch=lambda done, total: display.report("time", done / total)
-    )
-    peak |= probe.measure()
-    total = sum(kernel.seconds for kernel in found)
-    table = Table(title=title, caption=profiling.ceilings(total, peak, threads), caption_justify="left")
-    for heading in ("kernel", *profiling.HEADINGS, "made for"):
-        justify: Literal["left", "right"] = "right" if heading in profiling.HEADINGS else "left"
-        table.add_column(heading, justify=justify, no_wrap=heading != "made for", overflow="fold")
-    for kernel in found:
-        made_for = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
-        table.add_row(kernel.name, *profiling.cells(kernel, total, peak), escape(made_for))
-    return table
 
 
 def _reference(

@@ -48,7 +48,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
 
 
 def _described(library: Path) -> dict[str, Any]:
-    found = binary.sections(library)
+    found = binary.sections(library, (*_SECTIONS, ".comment"))
     section = next((found[name] for name in _SECTIONS if name in found), None)
     if section is None:
         raise ArtifactError(f"{str(library)!r} is no library of luminal, or one of an earlier version: it has no "
@@ -56,9 +56,25 @@ def _described(library: Path) -> dict[str, Any]:
     text, _, rest = section.partition(b"\0")
     if rest[:_DIGITS] != f"{zlib.crc32(text):0{_DIGITS}x}".encode():
         raise ArtifactError(f"the library {str(library)!r} is damaged: its description is not what was written")
-    described: dict[str, Any] = json.loads(text)
+    described = _description(text, library)
     makers = dict.fromkeys(part.decode(errors="replace") for part in found.get(".comment", b"").split(b"\0") if part)
     return {**described, "library": library.name, "library_bytes": library.stat().st_size, "built_by": list(makers)}
+
+
+_KEYS = frozenset(
+    ("compiler", "constants", "dims", "entries", "kernels", "licences", "name", "states", "steps", "target")
+)
+
+
+def _description(text: bytes, library: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"the library {str(library)!r} is damaged: its description is no JSON: {error}") from error
+    if not isinstance(found, dict) or not found.keys() >= _KEYS:
+        raise ArtifactError(f"the library {str(library)!r} is of another version of luminal: expected a description "
+                            f"with {', '.join(sorted(_KEYS))}")  # fmt: skip
+    return found
 
 
 def _shape(axes: Sequence[int | str]) -> str:

@@ -181,13 +181,15 @@ def launches_of_library(
     threads: int = 0,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[KernelTime]:
-    """The same for any library, by its own description, which knows neither operations nor bytes: those are 0."""
+    """The same for any library, by its own description, which knows neither operations nor bytes: those are 0. So are
+    the times of steps that were not run, as those of a branch that was not taken, or of another entry."""
     library = loader.load(module.folder, threads=threads or device.cpus(), profile=True)
     steps = library.metadata["steps"]
     seconds = _medians(library, inputs, module.entry.name, runs, lambda number: (number,), watch)
     return [
-        KernelTime(" + ".join(steps[n]["kernels"]), 1, taken, 0, 0, "FMA", 0, tuple(steps[n]["origins"]))
-        for (n,), taken in seconds.items()
+        KernelTime(" + ".join(row["kernels"]), 1, seconds.get((n,), 0.0), 0, 0, "FMA", 0, tuple(row["origins"]))
+        for n, row in enumerate(steps)
+        if row["kernels"]
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -112,6 +113,7 @@ class PerValue(Specialised):
         self._sizes = sizes
         self._values: list[dict[str, NDArray[Any]]] = []  # of the deciding inputs, by module
         self._title = options.get("name") or "ONNX model"
+        self._lock = threading.Lock()  # threads may call at once: one compiles, the others wait for it
 
     def module(self, *args: Any, **kwargs: Any) -> Module:
         return self._found(self._arguments(args, kwargs))
@@ -141,11 +143,18 @@ class PerValue(Specialised):
         return {argument.path: argument.value for argument in structure.bind({}, self._names, args, kwargs)}
 
     def _found(self, arguments: Mapping[str, Any]) -> Module:
+        with self._lock:
+            return self._fitting(arguments)
+
+    def _fitting(self, arguments: Mapping[str, Any]) -> Module:
         for module, values in zip(self.modules, self._values, strict=True):
             rest = {name: arguments[name] for name in module.input_names}
             if all(_same(arguments[name], value) for name, value in values.items()) and module.accepts(**rest):
                 return module
-        module, values = self._compile(arguments)
+        return self.add(*self._compile(arguments))
+
+    def add(self, module: Module, values: dict[str, NDArray[Any]]) -> Module:
+        """``module``, which from now on serves calls that it accepts, with these ``values`` of the deciding inputs."""
         self.modules.append(module)
         self._values.append(values)
         return module
@@ -157,7 +166,7 @@ class PerValue(Specialised):
         while True:
             values = {name: _array(arguments[name], name) for name in self.deciding}
             rest = {name: value for name, value in arguments.items() if name not in values}
-            module, refusal = self._attempt(values, {})
+            module, refusal = self._attempt(values, {}) if values else (next(iter(self.modules), None), self.reason)
             if fixed and (module is None or not module.accepts(**rest)):
                 module, refusal = self._attempt(values, fixed)
             if module is not None:

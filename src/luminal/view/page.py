@@ -14,15 +14,20 @@ from luminal.core.errors import BuildError
 _HERE = Path(__file__).parent
 
 
-def page(values: Mapping[str, Any]) -> str:
-    """The page that shows ``values`` (see ``collect``). Raises BuildError in a source tree without the viewer."""
+def built() -> tuple[str, str]:
+    """The viewer's script, and the licences of what is in it. Raises BuildError in a source tree without the viewer."""
     try:
         script = (_HERE / "built" / "viewer.js").read_text(encoding="utf-8")
-        licences = (_HERE / "built" / "LICENCES.txt").read_text(encoding="utf-8")
+        return script, (_HERE / "built" / "LICENCES.txt").read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise BuildError(
             "the viewer is not built: wheels of luminal have it; in a source tree, 'make viewer' builds it, with Node"
         ) from error
+
+
+def page(values: Mapping[str, Any]) -> str:
+    """The page that shows ``values`` (see ``collect``). Raises BuildError in a source tree without the viewer."""
+    script, licences = built()
     parts = {
         "TITLE": escape(str(values["name"])),
         # In a script, "<" begins nothing but text if no tag follows it.
