@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## compile all-MiniLM-L6-v2, check it, time it, export it, 
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test  ## run all tests
-	$(BIN)/python -m pytest -n $(JOBS) --durations=30
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=30
 
 coverage: $(VENV)/.test  ## run ONNX's and PyTorch's own tests of operators and write the tables into docs/
 	$(BIN)/python -m tests.onnx_suite --compiled --jobs $(JOBS)

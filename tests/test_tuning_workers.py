@@ -252,11 +252,15 @@ def test_nothing_listens_beyond_the_loopback() -> None:
     pytest.importorskip("ray", reason=WITHOUT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment.pop(workers._BEYOND_LOOPBACK, None)
-    made = subprocess.run(
-        [sys.executable, "-c", LISTENERS], capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
-    assert made.returncode == 0, made.stderr
-    found = eval(made.stdout.splitlines()[-1])
+
+    def listening() -> str:
+        command = [sys.executable, "-c", LISTENERS]
+        made = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        if made.returncode:
+            raise ChildProcessError(made.stderr)
+        return made.stdout.splitlines()[-1]
+
+    found = eval(started(listening))
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert found and set(found) <= loopback, found
 
