@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,28 +20,16 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich import filesize
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import (
-    arguments,
-    artifact,
-    cli_llm,
-    destination,
-    doctor,
-    inspection,
-    machines,
-    meshes,
-    options,
-    profiled,
-    subject,
-)  # fmt: skip
+from luminal import arguments, cli_folders, cli_llm, destination, options, profiled, subject
 from luminal.codegen import interface
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
+from luminal.console import err, out, say
 from luminal.core import config
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
@@ -56,10 +42,6 @@ from luminal.timing import interleaved, ratio, text
 from luminal.tuning import outcome as tuned
 from luminal.tuning.records import Records
 from luminal.tuning.records import save as save_records
-
-# In a file or a pipe there is no edge of the screen to keep to.
-out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
-err = Console(stderr=True)
 
 
 class Commands(TyperGroup):
@@ -223,20 +205,20 @@ def compile_(
             module.export(output)  # says what decides shapes, and has to be given
         module.export(output, emit=emit, progress=display.report)
     for path in sorted(path for path in output.iterdir() if path.is_file()):
-        _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
-    _say(f"{output} in {text(time.perf_counter() - started)}")
+        say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
+    say(f"{output} in {text(time.perf_counter() - started)}")
     for line in tuned.lines(module.tuned) if module.tuned is not None else ():
-        _say(line)
+        say(line)
     for option, value in {"algebra": algebra, "weights": weights, "winograd": winograd}.items():
         if value is not None:
-            _say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
+            say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
     if explain:
         out.print(module.explain() or "no option changed anything", highlight=False, markup=False)
     reason = targets.obstacle(targets.parse(target))
     if emulate:
-        _say(f"the library emulates {target} on this machine: slowly, and with every access to memory checked")
+        say(f"the library emulates {target} on this machine: slowly, and with every access to memory checked")
     elif reason:
-        _say(f"the library cannot run here: {reason}")
+        say(f"the library cannot run here: {reason}")
 
 
 @app.command()
@@ -273,8 +255,8 @@ def run(
         raise InputError(str(error)) from error
     seconds = time.perf_counter() - started
     for name, array in results.items():
-        _say(f"{name}: {array.dtype}{list(array.shape)}{_summary(array)}")
-    _say(f"in {text(seconds)}")
+        say(f"{name}: {array.dtype}{list(array.shape)}{_summary(array)}")
+    say(f"in {text(seconds)}")
     if output is not None:
         _save(output, results)
 
@@ -455,54 +437,7 @@ def view(
     with Display(err) as display:
         made = subject.page(model, options.arrays(inputs, "--input"), size, chosen, time, display)
     output.write_text(made, encoding="utf-8")
-    _say(f"{output}: {filesize.decimal(output.stat().st_size)}")
-
-
-@app.command()
-def inspect(
-    path: Annotated[Path, typer.Argument(help="an exported model: its folder, or its library alone")],
-    schedules: Annotated[bool, typer.Option("--schedules", help="show the transforms of each kernel")] = False,
-    licences: Annotated[bool, typer.Option("--licences", help="show the texts of the licences alone")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
-) -> None:
-    """Say what is inside a compiled model, from its file alone: nothing in it is executed."""
-    found = inspection.inspect(path)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    elif licences:
-        for row in found["licences"]:
-            _say(f"{row['part']}: {row['licence']}\n\n{row['text']}")
-    else:
-        for line in inspection.lines(found):
-            _say(line)
-        for table in inspection.tables(found, schedules):
-            out.print(table)
-
-
-@app.command("doctor")
-def doctor_(
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
-) -> None:
-    """Say what luminal finds on this machine, what is missing, and which command brings it."""
-    found = doctor.findings()
-    if as_json:
-        typer.echo(json.dumps(doctor.as_json(found), indent=2))
-    else:
-        out.print(doctor.table(found))
-    raise typer.Exit(0 if doctor.healthy(found) else 1)
-
-
-@app.command()
-def verify(folder: Annotated[Path, typer.Argument(help="an exported model")]) -> None:
-    """Verify every byte of an exported model: library, weights, manifest, headers and sources."""
-    _say(f"{artifact.verify(folder)} files of {folder} are as they were written")
-
-
-@app.command("targets")
-def targets_(among: Annotated[str, typer.Argument(metavar="[WORD]", help="in the names of targets")] = "") -> None:
-    """List the machines that models are compiled for, and what this one runs."""
-    for line in machines.lines(among):
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(f"{output}: {filesize.decimal(output.stat().st_size)}")
 
 
 @app.command()
@@ -549,18 +484,9 @@ def tune(
         if outcome.answers:
             out.print(tuned.table(outcome))
         for line in tuned.lines(outcome):
-            _say(line)
+            say(line)
     if save is not None:
-        _say(f"{save_records(save, Records())} choices in {save}")
-
-
-@app.command("mpi-shim")
-def mpi_shim(
-    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write")] = Path("luminal_mpi_shim.c"),
-) -> None:
-    """Write the C file that lets libraries of a mesh run over an MPI older than 5: its mpicc builds it."""
-    meshes.write_shim(output)
-    _say(f"{output}; build it with: mpicc -shared -fPIC -O2 {output} -o {output.with_suffix('.so')}")
+        say(f"{save_records(save, Records())} choices in {save}")
 
 
 @contextmanager
@@ -570,7 +496,7 @@ def _going_on(again: bool = False) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         how = "without --again, the same command" if again else "the same command"
-        _say(f"interrupted: what was measured is in {Records().path}; {how} goes on there")
+        say(f"interrupted: what was measured is in {Records().path}; {how} goes on there")
         raise
 
 
@@ -591,10 +517,6 @@ def _reference(
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 
-def _say(line: str) -> None:
-    out.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def _summary(array: NDArray[Any]) -> str:
     if not array.size or array.dtype.kind in "c":
         return ""
@@ -612,4 +534,5 @@ def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
         np.save(path / f"{name.replace('/', '_')}.npy", to_file(array))
 
 
+cli_folders.add(app)
 cli_llm.add(app)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from luminal import arguments, options
+from luminal.console import err
 from luminal.core.errors import InputError
 from luminal.display import Display
 from luminal.llm import opening
@@ -21,8 +21,6 @@ from luminal.llm.grammar import Constraint
 from luminal.llm.model import LanguageModel
 from luminal.llm.sampling import Sampling
 from luminal.timing import text
-
-err = Console(stderr=True)
 
 Model = Annotated[
     Path, typer.Argument(help="a language model: an exported folder, or a checkpoint, which is compiled first")
