@@ -343,6 +343,7 @@ class _Job:
             objects = [str(self._object(key)) for key in self.keys.values()]
             link = self.compiler.run if self.product.standard else self.compiler.link
             if self.product.archive:
+                temporary.unlink()  # an empty file is no archive to add to
                 result = self.compiler.archive(temporary, objects, folder)
             else:
                 result = link(["-o", str(temporary), *objects, *self.product.links], folder)
