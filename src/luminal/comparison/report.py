@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from luminal import notebook
 from luminal.comparison.measure import Distance
 from luminal.comparison.oracle import Allowed
 from luminal.core.origins import Origin
@@ -102,6 +103,10 @@ class Report:
     def worst(self) -> float:
         """The largest error against the reference relative to the scale of an output."""
         return max((row.distance.relative for trial in self.trials for row in trial.rows), default=0.0)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the same as a terminal."""
+        return notebook.html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict())
