@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGE := pyproject.toml setup.py constraints.txt $(wildcard runtime/binding.cpp runtime/include/luminal/*)
 JOBS ?= 2
 
-.PHONY: help install demo test coverage accuracy bench viewer lint format types clean distclean
+.PHONY: help install demo test coverage accuracy bench viewer docs wheel lint format types clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,12 @@ viewer: src/luminal/view/built/viewer.js  ## build the page of luminal view, wit
 
 src/luminal/view/built/viewer.js: $(wildcard viewer/*.json viewer/*.mjs viewer/src/*)
 	cd viewer && npm ci --silent && npm run --silent build && npm test --silent
+
+docs: $(VENV)/.docs  ## build guide and reference as a site, in build/site
+	$(BIN)/python -m mkdocs build --quiet
+
+wheel: $(VENV)/.wheel viewer  ## build a manylinux wheel for this Python, in dist
+	$(BIN)/python .ci/wheel.py dist
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check
@@ -60,7 +66,7 @@ clean:  ## remove what builds and tests leave behind
 	rm -f runtime/_native*.so
 	rm -rf viewer/build viewer/node_modules src/luminal/view/built
 	find $(wildcard */) -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f $(VENV)/.demo $(VENV)/.test $(VENV)/.bench
+	rm -f $(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.docs $(VENV)/.wheel
 
 distclean: clean  ## remove .venv as well
 	rm -rf $(VENV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -18,6 +19,8 @@ from luminal.codegen.platform import Platform
 from luminal.core import config
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
+
+_LOG = logging.getLogger("luminal.build")
 
 # Searched after PATH, which may hold a virtual environment only.
 _FOLDERS = ("/usr/local/bin", "/usr/bin", "/opt/homebrew/bin", "/bin")
@@ -160,6 +163,7 @@ def _check_machine(found: Toolchain, chosen: str, architecture: str, platform: P
 
 
 def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    _LOG.debug("in %s: %s", folder, shlex.join(command))
     return subprocess.run(
         command, cwd=folder, env=_environment(command), capture_output=True, text=True, errors="replace", check=False
     )

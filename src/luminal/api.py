@@ -188,7 +188,8 @@ def for_any_sizes(model: Any, **options: Any) -> Specialised:
     Raises as ``compile``, but where it is sizes, which a call gives, that the model does not hold for.
     """
     every, open_ = names(model, None, options.get("dims"))
-    module, reason = None, LuminalError()
+    module: Module | Specialised | None = None
+    reason: LuminalError = LuminalError()
     try:
         module = compile(model, **options)
     except (ShapeError, InputError) as error:

@@ -10,7 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luminal import arguments, artifact, destination, emitted, profiled, structure, tensors, updates
+from luminal import (
+    arguments,
+    artifact,
+    destination,
+    emitted,
+    inspection,
+    notebook,
+    profiled,
+    structure,
+    tensors,
+    updates,
+)
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -110,6 +121,13 @@ class Module:
         inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self.entry.inputs)
         outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self.entry.outputs)
         return f"<luminal module {self.interface.name!r} ({inputs}) -> ({outputs})>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: inputs and outputs of each entry, sizes, target, kernels."""
+        found = inspection.inspect(self.folder / self.manifest["library"])
+        return notebook.heading(repr(self)) + notebook.html(
+            "\n".join(inspection.lines(found)), *inspection.tables(found)
+        )
 
     @property
     def library(self) -> Library:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,8 @@ _IR_VERSION = 10  # of a model that is made of one node: the latest that changes
 class Prepared(BackendRep):
     """A compiled model. Where values of inputs decide shapes, it is compiled at a call."""
 
-    def __init__(self, model: Specialised, outputs: Sequence[str]) -> None:
+    def __init__(self, model: Specialised) -> None:
         self._model = model
-        self._outputs = list(outputs)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for ``inputs``: arrays in order or by name, or one array. Raises as a Module."""
@@ -56,7 +55,7 @@ class LuminalBackend(Backend):
         if not cls.supports_device(device):
             raise InputError(f"device: expected CPU, found {device!r}; luminal.compile has targets for GPUs")
         onnx.checker.check_model(model)
-        return Prepared(api.for_any_sizes(model, **kwargs), [value.name for value in model.graph.output])
+        return Prepared(api.for_any_sizes(model, **kwargs))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -87,7 +86,7 @@ class LuminalBackend(Backend):
             [helper.make_empty_tensor_value_info(name) for name in node.output if name],
         )
         model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
-        return Prepared(api.for_any_sizes(model, **kwargs), [*node.output]).run(given)
+        return Prepared(api.for_any_sizes(model, **kwargs)).run(given)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

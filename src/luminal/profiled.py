@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
+from luminal import notebook, roofline
 from luminal import profile as profiling
-from luminal import roofline
 from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.errors import InputError
@@ -89,6 +89,10 @@ class Profile:
         lines = [f"{self.title}: {text(self.run_seconds)} a run on {self.threads} threads"]
         lines += [f"{text(row.seconds):>10}  {row.name}  {'; '.join(row.origins)}" for row in self.kernels]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the tables."""
+        return notebook.html(*self.tables())
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs: times in seconds."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from luminal import log
+
 Progress: TypeAlias = Callable[[str, float], None]  # the stage, and the fraction of it that is done
+
+_LOG = logging.getLogger("luminal.compile")
 
 
 class Stages:
     """Times stages and reports them; ``seconds`` holds what each took."""
 
     def __init__(self, report: Progress | None = None) -> None:
+        log.configure()
         self.seconds: dict[str, float] = {}
         self._report = report
 
@@ -23,6 +29,7 @@ class Stages:
         start = time.perf_counter()
         yield
         self.seconds[stage] = time.perf_counter() - start
+        _LOG.info("%s: %.3f s", stage, self.seconds[stage])
         self.advance(stage, 1.0)
 
     def inside(self, stage: str) -> Callable[[str, object], None]:
@@ -34,6 +41,7 @@ class Stages:
             nonlocal last
             name, before, last = f"{stage}: {by}", last, time.perf_counter()
             self.seconds[name] = self.seconds.get(name, 0.0) + last - before
+            _LOG.debug("%s: %.3f s", name, last - before)
 
         return passed
 

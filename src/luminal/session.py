@@ -11,17 +11,18 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from luminal import api, log
 from luminal.core.errors import InputError, LuminalError, nearest
 from luminal.frontends.onnx import importer, reader
 from luminal.tensors import to_numpy
+
+if TYPE_CHECKING:
+    import onnx
 
 CPU = "CPUExecutionProvider"
 _LOG = logging.getLogger("luminal.session")
@@ -343,6 +344,8 @@ def _described(value: onnx.ValueInfoProto, known: Sequence[int | str] = ()) -> N
 
 
 def _type(given: onnx.TypeProto) -> str:
+    from onnx import TensorProto
+
     kind = given.WhichOneof("value")
     if kind == "tensor_type":
         return f"tensor({TensorProto.DataType.Name(given.tensor_type.elem_type).lower()})"
@@ -355,6 +358,8 @@ def _type(given: onnx.TypeProto) -> str:
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
     """The type of an input's elements in numpy; None where it is no tensor."""
+    from onnx import helper
+
     if not value.type.HasField("tensor_type"):
         return None
     try:

@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from luminal import notebook
 from luminal.comparison import page
 from luminal.comparison.measure import Distance
 from luminal.comparison.oracle import Allowed
@@ -153,6 +154,10 @@ class Report:
     def html(self) -> str:
         """The report as one page of HTML, which needs nothing else."""
         return page.page(self.as_json())
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the same as a terminal."""
+        return notebook.html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict())
