@@ -33,7 +33,7 @@ class Weight:
         data = self.constant.attr
 
         def make() -> Array:
-            array = data.array
+            array: Array = data.array
             for group, cut in self.cuts:
                 array = _cut(array, cut, group.size, rank // group.stride % group.size)
             return array
@@ -180,7 +180,8 @@ class _Ranks:
         """Partial values combined: each rank a part of them, of which all are then gathered; or each rank all, where
         there is no axis to divide, or messages cost more than bytes."""
         ways = where.splits(shape, self.size)
-        if not ways or sym.upper(x.size * x.dtype.itemsize * self.size) <= SMALL:
+        most = sym.upper(x.size * x.dtype.itemsize * self.size)
+        if not ways or (most is not None and most <= SMALL):
             return self._combined(self._exchange("gather", x), before.by)
         best = max(ways, key=lambda split: (split.inner, -split.axis))
         part = self._moved(x, shape, before, best)

@@ -81,8 +81,8 @@ def planned(
             problem.join(numbers[after], numbers[before], np.array(costs))
     values = problem.solve()
     chosen = {node: modes[node][values[number]] for node, number in numbers.items()}
-    after = [chosen[state.input].result if state.input in chosen else WHOLE for state in graph.states]
-    return Plan(axis, size, chosen, (*outputs, *after, *(WHOLE for _ in graph.measured)))
+    kept = [chosen[state.input].result if state.input in chosen else WHOLE for state in graph.states]
+    return Plan(axis, size, chosen, (*outputs, *kept, *(WHOLE for _ in graph.measured)))
 
 
 def _own(node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, is_weight: bool) -> float:

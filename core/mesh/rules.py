@@ -14,7 +14,7 @@ from luminal.core import constants, ops
 from luminal.core.ir import Node
 from luminal.core.mesh import placement as where
 from luminal.core.mesh import views
-from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split
+from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split, Whole
 from luminal.core.ops import Kind
 from luminal.core.types import DType
 
@@ -157,7 +157,7 @@ def _operands(
         for operand in known[node.inputs[0]]:
             if views.viewed(node, operand, result, size) is not None:
                 yield (operand,)
-    elif result == WHOLE:
+    elif isinstance(result, Whole):
         yield (WHOLE,) * count
     elif isinstance(result, Partial):
         yield from _partial_operands(node, result, known)

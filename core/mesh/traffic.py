@@ -9,6 +9,7 @@ from luminal.core import ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.exchange import EXCHANGES
 from luminal.core.ir import Graph
+from luminal.core.sizes import largest
 
 MESSAGE = 1 << 30  # bytes of the largest message (``runtime/include/luminal/collectives.hpp``)
 
@@ -31,9 +32,9 @@ def sent(graph: Graph, dims: Mapping[str, int] | None = None) -> dict[str, Traff
         if node.op is not ops.EXCHANGE:
             continue
         elements = node.inputs[0].size
-        count = sym.upper(elements) if dims is None else sym.evaluate(elements, dims)
+        count = largest(elements) if dims is None else int(sym.evaluate(elements, dims))
         peers, parts = EXCHANGES[node.attr.kind].sent(node.attr.group.size)
-        size = int(count) * node.dtype.itemsize // parts
+        size = count * node.dtype.itemsize // parts
         pieces = -(-size // MESSAGE)
         found[node.attr.group.axis] += Traffic(peers * pieces, peers * size)
     return found
