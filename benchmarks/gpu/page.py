@@ -20,10 +20,11 @@ LIMITS = {"bf16": 0.1, "fp32": 1e-3}
 ABOUT = (
     "`python -m benchmarks.gpu --write docs/gpu.md`. A time is the median of runs that take turns, each with cold "
     "caches, between two events on the GPU; float32 is computed as float32. "
-    f"`{EAGER}` is PyTorch, whose products are cuBLAS's, `{TUNED}` is `torch.compile` in that mode, `{FUSED}` its own "
-    f"`scaled_dot_product_attention`, `{FLASH}` the package of that name. Errors are the largest distance from float64, relative to the largest magnitude. Weights are drawn. "
-    "The goals: products at 95 % of cuBLAS, what memory bounds at 90 % of a copy, models 1.2 times as fast as "
-    f"`{TUNED}`."
+    f"`{EAGER}` is PyTorch, whose products are cuBLAS's, `{TUNED}` is `torch.compile` in that mode, "
+    f"`{FUSED}` its own `scaled_dot_product_attention`, `{FLASH}` the package of that name. "
+    "Errors are the largest distance from float64, relative to the largest magnitude. Weights are drawn. "
+    "The goals: products at 95 % of cuBLAS, what memory bounds at 90 % of a copy, "
+    f"models 1.2 times as fast as `{TUNED}`."
 )
 
 
