@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from luminal.codegen import cache, cuda, emulation, headers, toolchain
+from luminal.codegen import cache, cuda, emulation, headers, opencl, toolchain
 from luminal.codegen import platform as platforms
 from luminal.codegen.built import Product, Unit
 from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path, namespace
@@ -66,6 +66,22 @@ def nvcc(bundle: SourceBundle) -> ImageCompiler:
     return ImageCompiler(make, "\0".join([*flags, *compiler.identity]), compiler.command[0])
 
 
+def clang(bundle: SourceBundle) -> ImageCompiler:
+    """Clang, and what makes SPIR-V of its output, where that is there. Raises BuildError where there is no clang."""
+    compiler, translator = toolchain.find_clang(), toolchain.find_translator()
+    flags = (f"-DLM_NAMESPACE={bundle.namespace}", headers.namespace(*opencl.FLAGS))
+
+    def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+        return opencl.make_image(compiler, translator, (*flags, f"-I{INCLUDE}"), source, image, folder)
+
+    tools = [*compiler.identity, *(translator.identity if translator is not None else ())]
+    return ImageCompiler(make, "\0".join([*opencl.FLAGS, *flags, *tools]), compiler.command[0])
+
+
+# By the dialect of a target.
+_COMPILERS = {"cuda": nvcc, "opencl": clang}
+
+
 def named_images() -> ImageCompiler:
     """Makes the placeholders that take the place of images where a GPU is emulated."""
 
@@ -85,13 +101,15 @@ def build(
     """Compiles and links ``bundle``; the library is put into ``out_dir``, or left in the cache where that is None.
 
     ``progress`` is called after every translation unit and after linking. ``images`` compiles the bundle's kernels for
-    GPUs, if any; None means NVIDIA's compiler. The emulator of an emulated bundle is put beside the library.
+    GPUs, if any; None means NVIDIA's compiler, or clang for OpenCL. The emulator of an emulated bundle is put beside
+    the library.
 
     Raises BuildError where there is no compiler, or where it rejects a source: the message names the kernel and its
     source operators.
     """
     if images is None and bundle.image_sources:
-        images = named_images() if bundle.emulated else nvcc(bundle)
+        compiler = _COMPILERS[bundle.target.dialect]
+        images = named_images() if bundle.emulated else compiler(bundle)
     beside = emulation.products(bundle) if bundle.emulated else ()
     products = [*beside, library(bundle, emulation.DEFINES if bundle.emulated else ())]
     meter = _Meter(progress or (lambda what, done, total: None), sum(product.parts for product in products))

@@ -1,6 +1,6 @@
-"""A language that kernels are written in, as a value: the differences between C++ for CPUs, CUDA and Metal.
+"""A language that kernels are written in, as a value: the differences between C++ for CPUs, CUDA, Metal and OpenCL.
 
-All three are largely C++, and the runtime headers of each have functions of the same names. So the emitter writes one
+All are largely C++, and the runtime headers of each have functions of the same names. So the emitter writes one
 text, and a dialect supplies the rest: the head of a kernel, numbers that have no literal, calls with other arguments,
 and, where kernels run as grids of blocks, the syntax of threads and of shared memory.
 """
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from luminal.codegen import cpp
 from luminal.core.errors import UnsupportedError
+from luminal.core.grid import WARP
 from luminal.core.ops import Op
 from luminal.core.types import DType
 
@@ -57,11 +58,12 @@ class Head:
 @dataclass(frozen=True)
 class BlockSyntax:
     """The text of the number of the task, which is the block; of the thread's number in it; and the qualifier of a
-    shared array."""
+    shared array. The threads of a ``warp`` run in step."""
 
     task: str
     thread: str
     shared: str
+    warp: int = WARP
 
 
 @dataclass(frozen=True)

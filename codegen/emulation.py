@@ -50,6 +50,11 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
     Raises BuildError where there is no compiler, or the emulated driver does not support this machine.
     """
     dialect = bundle.target.dialect
+    if dialect not in _DRIVERS:
+        raise BuildError(
+            f"{bundle.target.name} is not emulated: install a driver for CPUs (Debian: apt-get install pocl-opencl-icd "
+            f"ocl-icd-libopencl1), and compile without emulation"
+        )
     machine = targets.architecture()
     if machine not in _ARCHITECTURES.get(dialect, (machine,)):
         raise BuildError(f"{bundle.target.name} is emulated on {', '.join(_ARCHITECTURES[dialect])}, not on {machine}")

@@ -8,27 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from luminal.codegen import headers, library
+from luminal.codegen import headers, lacking, library
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.host import LIBRARY, PUBLIC, Host, namespace
 from luminal.core.errors import SpecError, UnsupportedError
-from luminal.core.schedule.nest import ir
-from luminal.core.schedule.nest.walk import statements, values
-from luminal.core.schedule.program.ir import Kernel, Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
-from luminal.core.types import DType
 
 _DEFAULT = "luminal/own_namespace.hpp"  # gives the headers a namespace where, as it never is here, none is defined
 
 
-def check(program: Program) -> None:
-    """Raises UnsupportedError, with the source operators, where ``program`` computes in float64: Metal has none."""
-    for kernel in program.kernels:
-        if any(dtype.is_float and dtype.bits == 64 for dtype in _dtypes(kernel)):
-            raise UnsupportedError(
-                f"Metal has no float64, in which {_made_for(kernel)} computes: convert the model to float32, or "
-                f"compile it for another target"
-            )
+check = lacking.no_float64("Metal")
 
 
 def shader_text(sources: Iterable[str], inside: str) -> str:
@@ -63,21 +53,12 @@ def _lines(sources: Iterable[str]) -> Iterator[str]:
         yield from inlined(source)
 
 
-def _dtypes(kernel: Kernel) -> set[DType]:
-    """The types of all values that a kernel handles."""
-    found = (value for statement in statements(kernel.nest.body) for value in values(statement))
-    arrays = {array.dtype for array in kernel.nest.arrays}
-    return arrays | {scalar.dtype for value in found for scalar in ir.postorder(value)}
-
-
 def _check_arguments(kernel: KernelText, most: int | None) -> None:
     count = kernel.signature.parameters
     if most is not None and count > most:
-        raise UnsupportedError(f"{_made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {most}")
-
-
-def _made_for(kernel: Kernel) -> str:
-    return "; ".join(kernel.origins) or f"kernel {kernel.name}"
+        raise UnsupportedError(
+            f"{lacking.made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {most}"
+        )
 
 
 def _more(

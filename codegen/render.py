@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from luminal.codegen import checkpoints, cuda, dialects, interface, library, metal, weights
+from luminal.codegen import checkpoints, cuda, dialects, interface, library, metal, opencl, weights
 from luminal.codegen import platform as platforms
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
@@ -28,7 +28,10 @@ from luminal.core.target import Target
 TEMPLATES = Path(__file__).parent / "templates"
 
 # The template of a kernel, by dialect.
-KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
+KERNELS = {
+    "cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2",
+    "opencl": "opencl/kernel.cl.j2",
+}  # fmt: skip
 # Flags of every file. Flags of the target are for kernels alone: host code must run on a machine that lacks an
 # instruction set, to report that.
 COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
@@ -68,7 +71,7 @@ class SourceBundle:
     @property
     def image_sources(self) -> tuple[str, ...]:
         """The kernels that are compiled for GPUs, each to an image that ``IMAGES`` puts into the library."""
-        return tuple(path for path in self.kernels if path.endswith(".cu"))
+        return tuple(path for path in self.kernels if path.endswith((".cu", ".cl")))
 
     @property
     def namespace(self) -> str:
@@ -109,7 +112,7 @@ _CPU_FILES = {"library.cpp.j2": LIBRARY, "CMakeLists.txt.j2": "CMakeLists.txt", 
 CPU = Host("cpu", ".cpp", library.Describer, _CPU_FILES)
 
 # By the dialect of a target.
-HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST}
+HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST, "opencl": opencl.HOST}
 
 
 @cache

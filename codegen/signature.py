@@ -70,6 +70,13 @@ class Signature:
         return f"{self._kernel}({', '.join(self._parameters(self._arrays))})"
 
     @property
+    def typed(self) -> list[tuple[str, str]]:
+        """The type and the name of each parameter that is a pointer."""
+        types = [(pointer.type, pointer.name) for pointer in self.pointers]
+        others = (("Status*", "status", self.checked), ("const int64_t*", "dims", self.reads_dims))
+        return types + [(of, name) for of, name, used in others if used]
+
+    @property
     def _kernel(self) -> str:
         return self.dialect.head.kernel.format(name=self.name, threads=self.threads)
 

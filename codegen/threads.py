@@ -103,12 +103,13 @@ class Threads:
         """The text of the reduction of all threads' values, which every thread gets."""
         if self.nest.threads == 1:
             return text
-        if self.nest.threads == WARP:
+        warp = self._syntax().warp
+        if self.nest.threads == warp:
             return f"warp_{fold.lanes}({text})"
         element = self.frame.dialect.type(dtype.compute)
         if element not in self._scratch:
             name = self._scratch[element] = self.frame.names.like("scratch")
-            self.shared.append(f"{self._syntax().shared} {element} {name}[{self.nest.threads // WARP}];")
+            self.shared.append(f"{self._syntax().shared} {element} {name}[{self.nest.threads // warp}];")
         return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
 
     def sort(self, first: str, extent: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,8 @@ _NVCC_ADVICE = (
     "install the CUDA toolkit, or its compiler from the package index (pip install nvidia-cuda-nvcc), or set NVCC to "
     "its path"
 )
+_CLANGS = range(14, 23)  # versions that know C++ for OpenCL 2021
+_CLANG_ADVICE = "install clang 14 or later (Debian: apt-get install clang), or set LUMINAL_CLANG to its path"
 _FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang), or set CXX to a cross compiler's path"
 
 
@@ -135,6 +138,31 @@ def find_nvcc() -> Toolchain:
     # It works through a C++ compiler, which it would look for on PATH alone.
     host = next(filter(None, map(_which, _NAMES)), None)
     return _start((path, *(("-ccbin", host) if host else ())), advice=_NVCC_ADVICE)
+
+
+def find_clang() -> Toolchain:
+    """The clang that compiles OpenCL's kernels: the one that ``LUMINAL_CLANG`` names, else the oldest of the system's
+    that is new enough, since drivers read the code of no later LLVM than their own.
+
+    Raises BuildError where there is none, or where the one that is named does not start.
+    """
+    chosen = config.CLANG.value
+    names = [chosen] if chosen else [*(f"clang-{version}" for version in _CLANGS), "clang"]
+    path = next(filter(None, map(_which, names)), None)
+    if path is None:
+        raise BuildError(f"found no clang for OpenCL's kernels ({', '.join(names)}): {_CLANG_ADVICE}")
+    return _start((path,), advice=_CLANG_ADVICE)
+
+
+def find_translator() -> Toolchain | None:
+    """What makes SPIR-V of the output of ``find_clang``, of the same version; None where it is not installed."""
+    version = re.search(r"version (\d+)", find_clang().version)
+    path = _which(f"llvm-spirv-{version[1]}") or _which("llvm-spirv") if version else None
+    return _start((path,)) if path else None
+
+
+# The compilers of kernels for GPUs, by the dialect of a target.
+FOR_KERNELS: dict[str, Callable[[], Toolchain]] = {"cuda": find_nvcc, "opencl": find_clang}
 
 
 def _package_folders() -> list[str]:

@@ -68,6 +68,10 @@ CUDA_DRIVER = Switch(
 METAL_RUNTIME = Switch(
     "LUMINAL_METAL_RUNTIME", str, "", "what compiled libraries open in place of Objective-C and Metal, for tests"
 )
+CLANG = Switch("LUMINAL_CLANG", str, "", "the clang that compiles kernels for OpenCL, by name or path")
+OPENCL_DRIVER = Switch(
+    "LUMINAL_OPENCL_DRIVER", str, "", "what compiled libraries open in place of the OpenCL loader, for tests"
+)
 CACHE = Switch(
     "LUMINAL_CACHE",
     lambda text: Path(text).expanduser(),

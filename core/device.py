@@ -141,4 +141,21 @@ def _metal(features: Sequence[str]) -> str:
     return "" if machine == "arm64" else f"it is for Macs with Apple's processors, and this one's is {machine}"
 
 
-_MISSING: dict[str, Callable[[Sequence[str]], str]] = {"cuda": _cuda, "metal": _metal}
+def _opencl(features: Sequence[str]) -> str:
+    advice = "install a driver and Debian's ocl-icd-libopencl1; pocl-opencl-icd is a driver for CPUs"
+    try:
+        loader = ctypes.CDLL(config.OPENCL_DRIVER.value or "libOpenCL.so.1")
+    except OSError as error:
+        return f"this machine has no OpenCL ({error}): {advice}"
+    platforms, found = (ctypes.c_void_p * 16)(), ctypes.c_uint32(0)
+    if loader.clGetPlatformIDs(16, platforms, ctypes.byref(found)) == 0:
+        for platform_ in platforms[: found.value]:
+            count = ctypes.c_uint32(0)
+            everything = ctypes.c_uint64(0xFFFFFFFF)
+            loader.clGetDeviceIDs(ctypes.c_void_p(platform_), everything, 0, None, ctypes.byref(count))
+            if count.value:
+                return ""
+    return f"this machine has an OpenCL loader, but no device: {advice}"
+
+
+_MISSING: dict[str, Callable[[Sequence[str]], str]] = {"cuda": _cuda, "metal": _metal, "opencl": _opencl}

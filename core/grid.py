@@ -107,7 +107,8 @@ class Grid:
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
     bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
     into shared memory need not be waited for; ``fragments`` are the products that warps compute. A kernel can have
-    ``buffers`` arguments, where that is limited. ``costs`` are what schedules are chosen by.
+    ``buffers`` arguments, where that is limited. ``emulated`` says that this machine can emulate it; others have
+    drivers for CPUs. ``costs`` are what schedules are chosen by.
     """
 
     threads: int = 256
@@ -117,6 +118,7 @@ class Grid:
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
     buffers: int | None = None
+    emulated: bool = True
     costs: BlockCosts = field(default=BlockCosts(), repr=False)
 
     def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:

@@ -198,6 +198,11 @@ GPUS = {
             "metal", "aarch64", (), (), register_bytes=REGISTER, registers=128, dialect="metal", system="macos",
             grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP, buffers=31),  # Metal Feature Set Tables
         ),
+        # What OpenCL 3.0 promises of a device, and a common number of processors.
+        Target(
+            "opencl", platform.machine(), (), (), register_bytes=REGISTER, registers=128, dialect="opencl",
+            grid=Grid(warp=1, shared=32 << 10, processors=32, emulated=False),
+        ),
     )
 }  # fmt: skip
 
@@ -246,14 +251,16 @@ def obstacle(target: Target) -> str:
 
 def needs_emulation(target: Target) -> bool:
     """Whether ``target`` is a GPU that this machine lacks, but can emulate."""
-    return target.grid is not None and not supported(target)
+    return target.grid is not None and target.grid.emulated and not supported(target)
 
 
 def check_supported(target: Target) -> None:
     """Raises TargetError where this machine cannot run code for ``target``."""
     reason = obstacle(target)
     if reason:
-        emulated = "" if target.grid is None else ", or emulate the GPU (emulate=True, --emulate)"
+        emulated = (
+            "" if target.grid is None or not target.grid.emulated else ", or emulate the GPU (emulate=True, --emulate)"
+        )
         raise TargetError(
             f"the library cannot run here: {reason}; load its exported folder on such a machine; here, compile the "
             f"model for the target 'host'{emulated}"

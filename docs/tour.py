@@ -67,22 +67,26 @@ def packages() -> Iterator[str]:
         yield f"| `{name}` | {' '.join(described.split())} |"
 
 
-# The files that are one GPU's alone, by what they are for: Metal's, then CUDA's.
-FILES = {
-    "the language: a dialect": (["codegen/dialect_metal.py"], ["codegen/dialect_cuda.py"]),
-    "template of a kernel": (["codegen/templates/metal/kernel*"], ["codegen/templates/cuda/kernel*"]),
+# The files that are one target's alone, by what they are for: Metal's, CUDA's, OpenCL's.
+FILES: dict[str, tuple[list[str], list[str], list[str]]] = {
+    "the language: a dialect": (
+        ["codegen/dialect_metal.py"],
+        ["codegen/dialect_cuda.py"],
+        ["codegen/dialect_opencl.py"],
+    ),
+    "template of a kernel": tuple([f"codegen/templates/{name}/kernel*"] for name in ("metal", "cuda", "opencl")),
     "matrix fragments": (
         ["runtime/include/luminal/device/fragment_simdgroup.hpp"],
         ["runtime/include/luminal/device/fragment_mma.hpp"],
+        [],
     ),
-    "host code: what is generated": (
-        ["codegen/metal.py", "codegen/templates/metal/[!k]*"],
-        ["codegen/cuda.py", "codegen/templates/cuda/[!k]*"],
+    "host code: what is generated": tuple(
+        [f"codegen/{name}.py", f"codegen/templates/{name}/[!k]*"] for name in ("metal", "cuda", "opencl")
     ),
-    "host code: headers": (["runtime/include/luminal/metal/*"], ["runtime/include/luminal/cuda/*"]),
-    "stand-in for the driver": (["runtime/emulator/metal_runtime.cpp"], ["runtime/emulator/cuda_driver.cpp"]),
+    "host code: headers": tuple([f"runtime/include/luminal/{name}/*"] for name in ("metal", "cuda", "opencl")),
+    "stand-in for the driver": (["runtime/emulator/metal_runtime.cpp"], ["runtime/emulator/cuda_driver.cpp"], []),
 }
-# What both stand on and CPUs do not need.
+# What all stand on and CPUs do not need.
 SHARED = {
     "schedules of blocks of threads": [
         "core/grid.py",
@@ -103,21 +107,21 @@ SHARED = {
 def length(patterns: list[str]) -> int:
     """The lines of the files that match ``patterns``."""
     found = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
-    assert found, patterns
+    assert found or not patterns, patterns
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
 
 
 def lengths() -> Iterator[str]:
-    """A table of the lines that each GPU took, and of those that both share."""
-    yield "| | Metal | CUDA |"
-    yield "|---|---:|---:|"
-    rows = {what: [length(patterns) for patterns in both] for what, both in FILES.items()}
-    for what, (metal, cuda) in rows.items():
-        yield f"| {what} | {metal} | {cuda} |"
+    """A table of the lines that each target took, and of those that all share."""
+    yield "| | Metal | CUDA | OpenCL |"
+    yield "|---|---:|---:|---:|"
+    rows = {what: [length(patterns) for patterns in each] for what, each in FILES.items()}
+    for what, counts in rows.items():
+        yield f"| {what} | {' | '.join(map(str, counts))} |"
     sums = [sum(column) for column in zip(*rows.values(), strict=True)]
-    yield f"| **in all** | **{sums[0]}** | **{sums[1]}** |"
+    yield f"| **in all** | {' | '.join(f'**{count}**' for count in sums)} |"
     for what, patterns in SHARED.items():
-        yield f"| shared: {what} | {length(patterns)} | |"
+        yield f"| shared: {what} | {length(patterns)} | | |"
 
 
 def excerpts() -> Iterator[tuple[str, str, str]]:

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("sums_as_spelled")
 
 Array = np.ndarray[Any, Any]
 
-CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]
+CUDA, METAL, OPENCL = (targets.GPUS[name] for name in ("cuda:sm_90", "metal", "opencl"))
 ROWS, DEPTH, COLUMNS = 37, 40, 50
 
 
@@ -294,7 +294,7 @@ def test_barriers_order_the_memory_that_threads_meet_in() -> None:
 
 
 @pytest.mark.parametrize("depth", [8, 16, 24, 32, 40, 80, 100])
-@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [CUDA, METAL, OPENCL], ids=lambda t: t.name)
 def test_any_number_of_steps_is_staged(depth: int, target: Target) -> None:
     source = Source()
     a, b = source.input(9, depth, dtype=types.bf16), source.input(11, depth, dtype=types.bf16)
@@ -317,7 +317,7 @@ def test_products_of_one_operand_convert_it_where_they_load_it(target: Target) -
     assert all(transforms(kernel, Stage) or transforms(kernel, Tensorise) for kernel in kernels)
 
 
-@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [CUDA, METAL, OPENCL], ids=lambda target: target.name)
 def test_rows_are_read_sixteen_bytes_at_once(target: Target) -> None:
     x = ir.input_("x", (6, 256), types.f32)
     graph = ir.Graph("rows", (x,), (("y", rows.softmax(x, 1)),))
@@ -341,7 +341,7 @@ def shared_arrays(nest: ln.LoopNest) -> list[ln.Alloc]:
 
 
 @pytest.mark.parametrize("length", [64, 8176, 8177, 12272, 12273, 16384, 100_000])
-@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [CUDA, METAL, OPENCL], ids=lambda t: t.name)
 def test_rows_are_kept_where_the_memory_of_a_block_has_room_for_them(length: int, target: Target) -> None:
     assert target.grid is not None
     partial = 2 * 4 * target.grid.threads // target.grid.warp  # of the maximum and of the sum, one a warp

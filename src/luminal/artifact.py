@@ -200,7 +200,8 @@ def _kept(work: Path, folder: Path) -> Path:
 def _key(bundle: SourceBundle, programs: Sequence[Program]) -> str:
     """A hash of the compilers, the sources, the headers that these include, and the weights."""
     compilers = [toolchain.find(bundle.target.architecture, bundle.platform)]
-    compilers += [toolchain.find_nvcc()] if bundle.image_sources and not bundle.emulated else []
+    if bundle.image_sources and not bundle.emulated:
+        compilers.append(toolchain.FOR_KERNELS[bundle.target.dialect]())
     key = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
     for path, text in sorted(bundle.files.items()):
         key.update(f"{path}\0{text}\0".encode())

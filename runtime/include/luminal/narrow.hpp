@@ -63,8 +63,8 @@ LM_INLINE auto float_to_narrow(narrow_float<exponent, fraction, bias, specials>,
         constexpr uint32_t sign = 0x80000000u >> above, infinity = sign - (1u << fraction);
         constexpr uint32_t beyond = specials == INFINITIES ? infinity : specials == LAST_IS_NAN ? sign - 2 : sign - 1;
         // Half of the last place less one, plus the last place's own bit.
-        const U half = splat<U>((1u << (shift - 1)) - 1) + ((magnitude >> splat<U>(shift)) & splat<U>(1));
-        const U rounded = (magnitude + half) >> splat<U>(shift);
+        const U halfway = splat<U>((1u << (shift - 1)) - 1) + ((magnitude >> splat<U>(shift)) & splat<U>(1));
+        const U rounded = (magnitude + halfway) >> splat<U>(shift);
         const U normal = rounded - splat<U>(static_cast<uint32_t>(127 - bias) << fraction);
         const U least = splat<U>(least_in_last_place(fraction, bias));
         const U subnormal = bitcast<uint32_t>(bitcast<float>(magnitude) + bitcast<float>(least)) - least;

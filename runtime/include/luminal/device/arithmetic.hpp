@@ -96,6 +96,8 @@ template <class T> LM_DEVICE T nan() {
 LM_DEVICE float fma(float a, float b, float c) {
 #if defined(LM_METAL)
     return metal::fma(a, b, c);
+#elif defined(LM_OPENCL)
+    return ::fma(a, b, c);
 #elif defined(LM_CUDA)
     return __fmaf_rn(a, b, c);
 #else
@@ -149,6 +151,8 @@ template <class T> LM_DEVICE T max(T a, T b) {
 LM_DEVICE float sqrt(float a) {
 #if defined(LM_METAL)
     return metal::precise::sqrt(a);
+#elif defined(LM_OPENCL)
+    return ::sqrt(a);  // rounded correctly: the library opens on no other device
 #elif defined(LM_CUDA)
     return __fsqrt_rn(a);
 #else
@@ -172,6 +176,9 @@ template <class T> LM_DEVICE T recip(T a) { return T{1} / a; }
 #if defined(LM_METAL)
 #define LM_ROUNDING(NAME, FUNCTION) \
     LM_DEVICE float NAME(float a) { return metal::FUNCTION(a); }
+#elif defined(LM_OPENCL)
+#define LM_ROUNDING(NAME, FUNCTION) \
+    LM_DEVICE float NAME(float a) { return ::FUNCTION(a); }
 #elif defined(LM_CUDA)
 #define LM_ROUNDING(NAME, FUNCTION)                             \
     LM_DEVICE float NAME(float a) { return ::FUNCTION##f(a); } \

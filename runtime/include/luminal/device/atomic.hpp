@@ -20,6 +20,10 @@ LM_DEVICE int32_t exchange_if(device int32_t* p, int32_t expected, int32_t desir
     }
     return known;
 }
+#elif defined(LM_OPENCL)
+LM_DEVICE int32_t exchange_if(device int32_t* p, int32_t expected, int32_t desired) {
+    return ::atomic_cmpxchg(p, expected, desired);
+}
 #elif defined(LM_CUDA)
 LM_DEVICE int32_t exchange_if(int32_t* p, int32_t expected, int32_t desired) { return atomicCAS(p, expected, desired); }
 #else
@@ -46,6 +50,9 @@ LM_DEVICE void atomic_max(device int32_t* p, int32_t v) {
 LM_DEVICE void atomic_max(device uint32_t* p, uint32_t v) {
     metal::atomic_fetch_max_explicit(reinterpret_cast<device metal::atomic_uint*>(p), v, metal::memory_order_relaxed);
 }
+#elif defined(LM_OPENCL)
+template <class T> LM_DEVICE void atomic_add(device T* p, T v) { ::atomic_add(p, v); }
+template <class T> LM_DEVICE void atomic_max(device T* p, T v) { ::atomic_max(p, v); }
 #elif defined(LM_CUDA)
 template <class T> LM_DEVICE void atomic_add(T* p, T v) { atomicAdd(p, v); }
 template <class T> LM_DEVICE void atomic_max(T* p, T v) { atomicMax(p, v); }

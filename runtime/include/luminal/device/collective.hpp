@@ -1,5 +1,5 @@
 // What the threads of a warp, or of a block, do together. All of them make the same calls in the same order; a warp is
-// 32 threads, which Metal calls a simdgroup.
+// 32 threads, which Metal calls a simdgroup; in OpenCL it is one.
 #pragma once
 
 #include "luminal/device/emulated.hpp"
@@ -12,6 +12,8 @@ inline namespace LM_RUNTIME {
 LM_DEVICE void barrier() {
 #if defined(LM_METAL)
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+#elif defined(LM_OPENCL)
+    ::barrier(CLK_LOCAL_MEM_FENCE);
 #elif defined(LM_CUDA)
     __syncthreads();
 #else
@@ -23,6 +25,8 @@ LM_DEVICE void barrier() {
 LM_DEVICE void barrier_of_all_memory() {
 #if defined(LM_METAL)
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup | metal::mem_flags::mem_device);
+#elif defined(LM_OPENCL)
+    ::barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 #elif defined(LM_CUDA)
     __syncthreads();
 #else
@@ -34,6 +38,7 @@ LM_DEVICE void barrier_of_all_memory() {
 LM_DEVICE void warp_barrier() {
 #if defined(LM_METAL)
     metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+#elif LM_WARP == 1
 #elif defined(LM_CUDA)
     __syncwarp();
 #else
@@ -42,6 +47,8 @@ LM_DEVICE void warp_barrier() {
 }
 
 // ---- Exchange between lanes ---------------------------------------------------------------------------------------
+
+#if LM_WARP > 1
 
 namespace detail {
 
@@ -142,6 +149,29 @@ template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_max(T x,
     }
     return x;
 }
+
+#else
+
+/// Halves of the block, one onto the other until one value is left. `scratch` has an element for each thread.
+#define LM_BLOCK_REDUCTION(NAME, COMBINE)                                                                          \
+    template <int threads, class T, class Scratch> LM_DEVICE T NAME(T x, Scratch scratch, int index) {             \
+        scratch[index] = x;                                                                                        \
+        barrier();                                                                                                 \
+        for (int left = threads; left > 1; left = (left + 1) / 2) {                                                \
+            const int other = index + (left + 1) / 2;                                                              \
+            if (other < left) scratch[index] = COMBINE(static_cast<T>(scratch[index]), static_cast<T>(scratch[other])); \
+            barrier();                                                                                             \
+        }                                                                                                          \
+        x = scratch[0];                                                                                            \
+        barrier();                                                                                                 \
+        return x;                                                                                                  \
+    }
+
+LM_BLOCK_REDUCTION(block_reduce_add, add)
+LM_BLOCK_REDUCTION(block_reduce_max, max)
+#undef LM_BLOCK_REDUCTION
+
+#endif
 
 }  // namespace LM_RUNTIME
 }  // namespace lm

@@ -1,5 +1,5 @@
-// Copies from global into shared memory that run in the background (PTX cp.async, sm_80 and later). Metal has none that
-// a thread could start: there a copy is done when the call returns.
+// Copies from global into shared memory that run in the background (PTX cp.async, sm_80 and later). Metal and OpenCL have none
+// that a thread could start: there a copy is done when the call returns.
 #pragma once
 
 #include "luminal/device/memory.hpp"
@@ -20,7 +20,7 @@ LM_DEVICE void copy_async(Shared to, Global from, bool valid = true) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(bytes), "r"(read)
                      : "memory");
     }
-#elif defined(LM_METAL)
+#elif defined(LM_ADDRESS_SPACES)
     LM_UNROLL for (int i = 0; i < bytes / 4; ++i) {
         detail::as<uint32_t>(to)[i] = valid ? detail::as<uint32_t>(from)[i] : 0;
     }

@@ -7,6 +7,8 @@
 #include "luminal/device/fragment_mma.hpp"
 #include "luminal/device/fragment_simdgroup.hpp"
 
+#if LM_WARP > 1
+
 namespace lm {
 inline namespace LM_RUNTIME {
 
@@ -30,3 +32,5 @@ LM_DEVICE void warp_tile_step(Sum sum, A a, int a_row, int a_depth, B b, int b_d
 
 }  // namespace LM_RUNTIME
 }  // namespace lm
+
+#endif

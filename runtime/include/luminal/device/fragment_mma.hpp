@@ -6,6 +6,8 @@
 
 #if !defined(LM_METAL)
 
+#if LM_WARP > 1
+
 namespace lm {
 inline namespace LM_RUNTIME {
 
@@ -186,5 +188,7 @@ template <class T> struct m16n8k8_tf32 : detail::MmaSums {
 
 }  // namespace LM_RUNTIME
 }  // namespace lm
+
+#endif
 
 #endif

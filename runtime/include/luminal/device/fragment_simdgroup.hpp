@@ -9,6 +9,8 @@
 
 #if !defined(LM_CUDA)
 
+#if LM_WARP > 1
+
 namespace lm {
 inline namespace LM_RUNTIME {
 
@@ -99,5 +101,7 @@ template <class T> struct simdgroup8x8 {
 
 }  // namespace LM_RUNTIME
 }  // namespace lm
+
+#endif
 
 #endif

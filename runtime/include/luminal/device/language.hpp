@@ -1,5 +1,5 @@
-// What differs between the languages that read these headers: CUDA, Metal's shading language (MSL), and plain C++,
-// which emulates either.
+// What differs between the languages that read these headers: CUDA, Metal's shading language (MSL), C++ for
+// OpenCL, and plain C++, which emulates them.
 //
 // LM_DEVICE stands before every function, LM_MEMBER before those that belong to a type, LM_INLINE before those of
 // headers that CPUs share.
@@ -21,6 +21,24 @@
 #define LM_DEVICE inline __attribute__((always_inline))
 #define LM_MEMBER static LM_DEVICE
 
+#elif defined(__OPENCL_CPP_VERSION__)
+
+#define LM_OPENCL 1
+#define LM_DEVICE inline __attribute__((always_inline))
+#define LM_MEMBER static LM_DEVICE
+#define thread __private
+#define device __global
+#define threadgroup __local
+
+typedef char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+
 #elif defined(__CUDACC__)
 
 #include <stdint.h>
@@ -35,7 +53,7 @@
 #include <stdint.h>
 
 #define LM_EMULATED 1
-#if !defined(LM_EMULATE_METAL)
+#if defined(LM_EMULATE_CUDA) || !(defined(LM_EMULATE_METAL) || defined(LM_EMULATE_OPENCL))
 #define LM_DOUBLE 1
 #endif
 #define LM_DEVICE inline __attribute__((always_inline))
@@ -53,5 +71,17 @@
 #endif
 
 #define LM_INLINE LM_DEVICE
+
+// Languages in which a pointer's type says where it points.
+#if defined(LM_METAL) || defined(LM_OPENCL)
+#define LM_ADDRESS_SPACES 1
+#endif
+
+// Threads that run in step. OpenCL's sub-groups are optional, of any size: there each thread is alone.
+#if defined(LM_OPENCL) || defined(LM_EMULATE_OPENCL)
+#define LM_WARP 1
+#else
+#define LM_WARP 32
+#endif
 
 #include "luminal/namespace.hpp"

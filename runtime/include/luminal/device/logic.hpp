@@ -11,6 +11,8 @@ template <class To, class From> LM_DEVICE To bitcast(From v) {
     static_assert(sizeof(To) == sizeof(From), "bits of another size");
 #if defined(LM_METAL)
     return as_type<To>(v);
+#elif defined(LM_OPENCL)
+    return __builtin_bit_cast(To, v);
 #else
     To r;
     __builtin_memcpy(&r, &v, sizeof r);
@@ -79,6 +81,8 @@ template <class T> LM_DEVICE T shr(T a, T b) {
 LM_DEVICE int leading_zeros(uint64_t v) {
 #if defined(LM_METAL)
     return static_cast<int>(metal::clz(v));
+#elif defined(LM_OPENCL)
+    return static_cast<int>(::clz(v));
 #elif defined(LM_CUDA)
     return __clzll(static_cast<long long>(v));
 #else

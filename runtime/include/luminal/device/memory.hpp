@@ -36,7 +36,7 @@ template <class T> LM_DEVICE stored_t<T> to_stored(compute_t<T> v) {
 }
 
 /// The same place as a pointer to another type, in the same address space.
-#if defined(LM_METAL)
+#if defined(LM_ADDRESS_SPACES)
 template <class To, class T> LM_DEVICE thread To* as(thread T* p) { return reinterpret_cast<thread To*>(p); }
 template <class To, class T> LM_DEVICE device To* as(device T* p) { return reinterpret_cast<device To*>(p); }
 template <class To, class T> LM_DEVICE threadgroup To* as(threadgroup T* p) {
@@ -61,6 +61,12 @@ template <class To, class T> LM_DEVICE const To* as(const T* p) { return reinter
 #if defined(LM_METAL)
 template <class T, int N> using access_t = metal::vec<T, N>;
 template <class T> LM_DEVICE constexpr int access_lanes(int lanes) { return lanes < 4 ? lanes : 4; }
+#define LM_LANE(v, i) (v)[i]
+#elif defined(LM_OPENCL)
+template <class T, int N> using access_t = T __attribute__((ext_vector_type(N)));
+template <class T> LM_DEVICE constexpr int access_lanes(int lanes) {
+    return 16 / static_cast<int>(sizeof(T)) < lanes ? 16 / static_cast<int>(sizeof(T)) : lanes;
+}
 #define LM_LANE(v, i) (v)[i]
 #else
 template <class T, int N> using access_t = vec<T, N>;

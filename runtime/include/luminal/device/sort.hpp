@@ -23,16 +23,16 @@ template <class P, class I> LM_DEVICE void order(P first, I a, I b) {
 /// Batcher's bitonic network (1968) in the form in which every step puts the lesser of two elements first: so elements
 /// beyond the end, which would be the greatest, never move, and any count will do. Takes log2(count)^2 / 2 steps.
 template <int threads, class P, class I> LM_DEVICE void block_sort(P first, I count, int index) {
-    for (I half = 1; half < count; half *= 2) {
-        // Neighbouring runs of `half` elements are in order: each element meets its mirror image in the other run.
+    for (I run = 1; run < count; run *= 2) {
+        // Neighbouring runs of `run` elements are in order: each element meets its mirror image in the other run.
         for (I pair = index;; pair += threads) {
-            const I within = pair & (half - 1), low = (pair - within) * 2 + within;
+            const I within = pair & (run - 1), low = (pair - within) * 2 + within;
             if (low >= count) break;
-            const I high = low + 2 * (half - within) - 1;
+            const I high = low + 2 * (run - within) - 1;
             if (high < count) detail::order(first, low, high);
         }
         barrier_of_all_memory();
-        for (I stride = half / 2; stride > 0; stride /= 2) {
+        for (I stride = run / 2; stride > 0; stride /= 2) {
             for (I pair = index;; pair += threads) {
                 const I within = pair & (stride - 1), low = (pair - within) * 2 + within;
                 if (low + stride >= count) break;

@@ -26,7 +26,7 @@ template <class T> struct plain<const T> { using type = T; };
 
 /// What a pointer points to, without its address space.
 template <class P> struct pointed;
-#if defined(LM_METAL)
+#if defined(LM_ADDRESS_SPACES)
 template <class T> struct pointed<thread T*> { using type = typename plain<T>::type; };
 template <class T> struct pointed<device T*> { using type = typename plain<T>::type; };
 template <class T> struct pointed<constant T*> { using type = typename plain<T>::type; };

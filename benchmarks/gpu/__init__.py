@@ -1,0 +1,2 @@
+"""Measurements on an NVIDIA GPU that may be at hand for minutes only, and on a bare machine: ``python -m
+benchmarks.gpu``."""
