@@ -115,6 +115,8 @@ def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
     row, rows, columns = (found.get(name) for name in (tiles.m, tiles.row, tiles.column))
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
         return False
+    if any(isinstance(s, ln.Define) for s in columns.body):
+        return False  # a definition is a value of one lane; transposed rows are stored lane by lane
     near = frozenset({rows.axis, columns.axis})
     return vector_gain(row.axis, state, near) > vector_gain(columns.axis, state, near)
 
