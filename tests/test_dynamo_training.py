@@ -63,19 +63,6 @@ class Recurrent(nn.Module):
         return self.last(self.layer(x)[0][:, -1])
 
 
-class Language(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        transformers = pytest.importorskip("transformers")
-        sizes = {"vocab_size": 13, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
-        without = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
-        config = transformers.GPT2Config(**sizes, **without, bos_token_id=0, eos_token_id=0)
-        self.model = transformers.GPT2LMHeadModel(config)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=tokens).logits[:, -1]
-
-
 def cross_entropy(model: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(model(x), target)
 
@@ -110,7 +97,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
     "mlp": (mlp, (floats(8, 6),)),
     "convolutions": (Convolutions, (floats(8, 2, 9, 9),)),
     "recurrent": (Recurrent, (floats(8, 4, 3),)),
-    "language": (Language, (integers(0, 13, 8, 6),)),
 }
 
 
