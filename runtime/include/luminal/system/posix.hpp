@@ -53,8 +53,8 @@ inline bool same_thread(Thread a, Thread b) { return pthread_equal(a, b) != 0; }
 /// Faults are handled where they occur, or nowhere.
 inline constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 
-/// Starts `body(argument)` on a thread with at least `stack` bytes of stack; false where the system refuses. It blocks all
-/// signals: those are for the program's own threads.
+/// Starts `body(argument)` on a thread with at least `stack` bytes of stack; false where the system refuses. It blocks
+/// all signals: those are for the program's own threads.
 inline bool start_thread(Thread& thread, size_t stack, ThreadResult (*body)(void*), void* argument) {
     sigset_t all;
     sigset_t before;

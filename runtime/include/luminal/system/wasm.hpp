@@ -78,7 +78,7 @@ inline void* allocate_aligned(size_t alignment, size_t bytes) {
 }
 inline void free_aligned(void* memory) { free(memory); }
 
-inline size_t page_bytes() { return 4096; }  // of what is allocated: pages of the machine are 64 KiB, and never given back
+inline size_t page_bytes() { return 4096; }  // of what is allocated; pages of the machine are never given back
 
 /// Memory of the C library, which is not zero; null if there is none.
 inline void* map_pages(size_t bytes) { return allocate_aligned(page_bytes(), bytes); }

@@ -29,8 +29,8 @@ class SystemError {
   public:
     SystemError() {
         const DWORD code = GetLastError();
-        const DWORD length = FormatMessageA(FORMAT_MESSAGE_FROM_SYSTEM | FORMAT_MESSAGE_IGNORE_INSERTS, nullptr, code, 0,
-                                            text_, sizeof(text_), nullptr);
+        constexpr DWORD flags = FORMAT_MESSAGE_FROM_SYSTEM | FORMAT_MESSAGE_IGNORE_INSERTS;
+        const DWORD length = FormatMessageA(flags, nullptr, code, 0, text_, sizeof(text_), nullptr);
         if (length == 0) snprintf(text_, sizeof(text_), "error %lu", code);
         for (size_t end = strlen(text_); end > 0 && strchr("\r\n .", text_[end - 1]) != nullptr; --end) {
             text_[end - 1] = '\0';
@@ -227,8 +227,8 @@ class LocaleOfC {
     char before_[256];
 };
 
-/// The file of the library, or of the program that it is linked into, that `inside` is an address of, with slashes; false
-/// where it cannot be told.
+/// The file of the library, or of the program that it is linked into, that `inside` is an address of, with slashes;
+/// false where it cannot be told.
 inline bool own_path(const void* inside, char (&path)[PATH_MAX]) {
     HMODULE module = nullptr;
     constexpr DWORD flags =
