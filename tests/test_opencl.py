@@ -177,8 +177,8 @@ def test_states_are_kept_read_and_reset(tmp_path: Path) -> None:
     assert isinstance(made, Module) and made.manifest["device"] == "opencl"
     again = luminal.load(made.export(tmp_path / "exported", python_module=False))
     assert [float(again(x)[0]) for _ in range(3)] == [4.0, 16.0, 48.0]
-    assert all(np.ptp(value) == 0 for value in again.state().values())
-    again.load_state({name: np.full(3, 1.0, np.float32) for name in again.state()})
+    assert all(np.ptp(value) == 0 for value in again.state.values())
+    again.load_state({name: np.full(3, 1.0, np.float32) for name in again.state})
     assert float(again(x)[0]) == 4.0
     again.reset()
     assert float(again(x)[0]) == 4.0
