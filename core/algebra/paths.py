@@ -133,6 +133,7 @@ class Search:
         self.itemsize = itemsize
         self.price = price
         self.outside = outside
+        self.open: dict[frozenset[int], frozenset[Axis]] = {}  # the axes on which other factors depend, or the outside
 
     def exact(self, leaves: Sequence[Path], known: Path) -> Path:
         """The cheapest of all orders; ``known`` is one, and what costs more than it is no part of the cheapest."""
@@ -213,8 +214,10 @@ class Search:
 
     def closed(self, factors: frozenset[int], coordinates: Iterable[Coordinate]) -> set[Axis]:
         """The axes to be summed on which no other factor depends."""
-        others = (f for k, f in enumerate(self.term.factors) if k not in factors)
-        open_ = self.outside.union(*(f.axes for f in others))
+        open_ = self.open.get(factors)
+        if open_ is None:
+            others = (f for k, f in enumerate(self.term.factors) if k not in factors)
+            open_ = self.open[factors] = self.outside.union(*(f.axes for f in others))
         return {v for c in coordinates for v in c.axes if v.summed and v not in open_}
 
     def sums(self, x: Path) -> Iterator[Path]:
@@ -231,11 +234,13 @@ class Search:
         x, y = (y, x) if x.divides else (x, y)
         coordinates = tuple(dict.fromkeys((*x.coordinates, *y.coordinates)))
         closed = self.closed(x.factors | y.factors, coordinates)
-        ways = [_domain(coordinates, closed, flat=True), _domain(coordinates, closed, flat=False)]
-        for way, (domain, kept) in enumerate(ways[: 1 if ways[0] == ways[1] else 2]):
-            yield replace(self.step(x, y, domain, kept), way=way)
+        ways = [_domain(coordinates, closed, flat=True)]
+        if any(c.axis is None for c in coordinates):
+            ways += [way for way in (_domain(coordinates, closed, flat=False),) if way != ways[0]]
+        for way, (domain, kept) in enumerate(ways):
+            yield self.step(x, y, domain, kept, way)
 
-    def step(self, x: Path, y: Path | None, domain: list[Coordinate], kept: list[Coordinate]) -> Path:
+    def step(self, x: Path, y: Path | None, domain: list[Coordinate], kept: list[Coordinate], way: int = 0) -> Path:
         operands = [x] if y is None else [x, y]
         factors = frozenset().union(*(o.factors for o in operands))
         tables = (c.position.table for o in operands for c in _looked_up(o, domain))  # type: ignore[union-attr]
@@ -252,7 +257,7 @@ class Search:
             else:
                 shares = len(operands) == 2 and all(_has_own(o, other, kept) for o, other in (operands, operands[::-1]))
                 cost += self.price.sum(size(domain), size(kept), sizes, self.itemsize, shares)
-        return Path(factors, tuple(kept), cost, constant, left=x, right=y, domain=tuple(domain))
+        return Path(factors, tuple(kept), cost, constant, left=x, right=y, domain=tuple(domain), way=way)
 
 
 def _has_own(x: Path, other: Path, kept: Iterable[Coordinate]) -> bool:
@@ -279,6 +284,9 @@ def _domain(
     """The coordinates over which a product is computed, and those of its sum over ``closed`` axes. Positions that
     depend on closed axes are replaced by their axes to be summed, if that is to be ``flat``; others, if there are no
     more elements then."""
+    alone = {c.axis for c in coordinates}
+    if None not in alone and len(alone) == len(coordinates):  # as almost always: each is an axis of its own
+        return list(coordinates), [c for c in coordinates if c.axis not in closed]
     domain: list[Coordinate] = []
     kept: list[Coordinate] = []
     for group in _connected(coordinates):
