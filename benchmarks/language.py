@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def work(lm: LanguageModel) -> dict[str, Prepared]:
 
         return read
 
-    made: list[Prepared] = [*(lambda place=place: decoding(1, place) for place in PLACES)]
+    made: list[Prepared] = [*(partial(decoding, 1, place) for place in PLACES)]
     made += [lambda: decoding(SLOTS, PLACES[0]), prompt]
     return dict(zip(WORK, made, strict=True))
 
@@ -158,7 +159,7 @@ def peer(path: Path, threads: int) -> dict[str, Prepared]:
 
         return read
 
-    found: dict[str, Prepared] = {f"decode at {place}": lambda place=place: decoding(place) for place in PLACES}
+    found: dict[str, Prepared] = {f"decode at {place}": partial(decoding, place) for place in PLACES}
     return {**found, "prefill": prompt}
 
 

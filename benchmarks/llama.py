@@ -45,7 +45,7 @@ class Shape:
     def matrices(self) -> dict[str, tuple[int, int]]:
         """The matrices of products, [rows, columns], by their names in the file."""
         narrow = self.head * self.key_value_heads
-        found = {}
+        found: dict[str, tuple[int, int]] = {}
         for layer in range(self.layers):
             block = f"blk.{layer}"
             found |= {

@@ -100,7 +100,7 @@ def reading(speed: Speed, what: str) -> float:
 def cells(measured: Mapping[tuple[str, str], Speed]) -> list[tuple[str, ...]]:
     """The cells of a table under ``HEADINGS``."""
     near, far, batch, prompt = WORK
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for (name, kind), speed in measured.items():
         times = {what: median for what, (median, _) in speed.luminal.items()}
         rows.append((

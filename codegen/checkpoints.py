@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from luminal.codegen.interface import Interface, Tensor, c_string
-from luminal.core import symbolic as sym
 
 TEMPLATE, FILE = "checkpoint.h.j2", "{name}_checkpoint.h"
 
@@ -58,6 +58,6 @@ def context(interface: Interface) -> dict[str, Any]:
 
 
 def _row(state: Tensor) -> Row:
-    size = int(sym.product(state.shape)) * state.dtype.itemsize
+    size = math.prod(n for n in state.shape if isinstance(n, int)) * state.dtype.itemsize  # states have fixed sizes
     shape = ", ".join(map(str, state.shape)) or "0"
     return Row(state.name, json.dumps(state.name), TYPES[state.dtype.name], state.c_dtype, state.rank, size, shape)

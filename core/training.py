@@ -7,8 +7,10 @@ parameters.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +118,7 @@ def step(graph: Graph, parameters: Sequence[Parameter], plan: Plan) -> Step:
     if plan.accumulate > 1:
         left = _Left()
         for parameter, part in trained:
-            left.add(*_gathered(parameter), lambda before, part=part: before + part)
+            left.add(*_gathered(parameter), partial(operator.add, part))
         same = [(State(p.input, f"{p.name}.next", p.initial), p.input) for p in parameters]
         entries["accumulate"] = _entry(graph, parameters, (), (), [*same, *left.states])
         parts = [ir.input_(*_typed(p)) + g for p, g in trained]
@@ -141,7 +143,7 @@ def step(graph: Graph, parameters: Sequence[Parameter], plan: Plan) -> Step:
 def _kept(parameter: Parameter, plan: Plan) -> Mapping[str, tuple[int, ...]]:
     """The shape of everything that the optimiser keeps of a parameter."""
     name, options = plan.groups[parameter.group]
-    return OPTIMISERS[name].kept(options, tuple(map(int, parameter.input.shape)))
+    return OPTIMISERS[name].kept(options, tuple(n for n in parameter.input.shape if isinstance(n, int)))
 
 
 def _gathered(parameter: Parameter) -> tuple[str, Node]:

@@ -137,12 +137,14 @@ def _dtype(row: Mapping[str, Any]) -> np.dtype[Any]:
     name = row["dtype"]
     if name not in _TYPES:
         raise ModelError(f"{row['name']!r} has elements of type {name}, which this package cannot pass")
+    found: np.dtype[Any]
     try:
-        return np.dtype(name)
+        found = np.dtype(name)
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, _EXTENSIONS.get(name, name)))
+        found = np.dtype(getattr(ml_dtypes, _EXTENSIONS.get(name, name)))
+    return found
 
 
 def _given(row: Mapping[str, Any], value: Any) -> np.ndarray[Any, Any]:

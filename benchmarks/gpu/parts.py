@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,9 +135,9 @@ def copying(machine: Machine) -> Iterator[list[Found]]:
             for module in (subjects.Affine(), subjects.Softmax(), subjects.Norm()):
                 model = Model(module, (x,), {})
                 source = x if machine.prepare else machine.place(x)
-                makers = {**ours(machine, model), "copy": lambda source=source: lambda: [source.clone()]}
+                makers = {**ours(machine, model), "copy": partial(_copying, source)}
                 about = {"what": type(module).__name__.lower(), "precision": precision, "bytes": 2 * x.nbytes}
-                yield compared(machine, about, {**makers, **peers(machine, model)}, lambda m=model: _exact(machine, m))
+                yield compared(machine, about, {**makers, **peers(machine, model)}, partial(_exact, machine, model))
 
     for found in _grown(rows()):
         for row in found:
@@ -152,7 +153,7 @@ def products(precision: str) -> Callable[[Machine], Iterator[list[Found]]]:
             model = Model(subjects.Product(), (_drawn((m, k), precision), _drawn((k, n), precision, 1)), {})
             about = {"what": f"{m} x {k} x {n}", "precision": precision, "operations": 2 * m * k * n}
             makers = {**ours(machine, model), **peers(machine, model)}
-            yield compared(machine, about, makers, lambda m=model: _exact(machine, m))
+            yield compared(machine, about, makers, partial(_exact, machine, model))
 
     return lambda machine: _grown(rows(machine))
 
@@ -181,15 +182,23 @@ def attention(machine: Machine) -> Iterator[list[Found]]:
                 "what": "causal attention" if causal else "attention", "precision": "bf16",
                 "operations": 4 * batch * heads * length * length * width // (2 if causal else 1),
             }  # fmt: skip
-            makers = {
+            makers: dict[str, Maker] = {
                 **ours(machine, model),
-                FUSED: lambda model=model, causal=causal: _fused(machine, model, causal),
-                **({FLASH: lambda model=model, causal=causal: _flash(machine, model, causal)} if _has_flash() else {}),
+                FUSED: partial(_fused, machine, model, causal),
+                **({FLASH: partial(_flash, machine, model, causal)} if _has_flash() else {}),
                 **peers(machine, model),
             }
-            yield compared(machine, about, makers, lambda m=model: _exact(machine, m))
+            yield compared(machine, about, makers, partial(_exact, machine, model))
 
     return _grown(rows())
+
+
+def _copying(source: torch.Tensor) -> Call:
+    return lambda: [source.clone()]
+
+
+def _compiled(machine: Machine, model: Model, target: Any) -> Call:
+    return machine.call(machine.compile(model.module, model.inputs, target), model.inputs)
 
 
 def _has_flash() -> bool:
@@ -291,8 +300,8 @@ def sanitizer(tool: str, python: str = sys.executable) -> Callable[[Machine], It
         )
         said = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", done.stdout + done.stderr)
         counts = [int(a or b) for a, b in said]
-        row: Found = {"what": tool, "faults": sum(counts) if counts else None, "status": done.returncode}
-        if not counts or sum(counts) or done.returncode:
+        row: Found = {"what": tool, "faults": int(np.sum(counts)) if counts else None, "status": done.returncode}
+        if not counts or any(counts) or done.returncode:
             row["said"] = (done.stdout + done.stderr)[-2000:]
         yield [row]
 
@@ -313,13 +322,10 @@ def tune(name: str) -> Callable[[Machine], Iterator[list[Found]]]:
             models = {name: subjects.converted(subjects.model(name, machine.emulated), "bf16")}
         for what, model in models.items():
             makers: dict[str, Maker] = {
-                key: lambda target=target, model=model: machine.call(
-                    machine.compile(model.module, model.inputs, target), model.inputs
-                )
-                for key, target in machine.variants().items()
+                key: partial(_compiled, machine, model, target) for key, target in machine.variants().items()
             }
             about = {"what": what, "precision": "bf16"}
-            yield compared(machine, about, makers, lambda model=model: _exact(machine, model))
+            yield compared(machine, about, makers, partial(_exact, machine, model))
 
     return lambda machine: _grown(rows(machine))
 

@@ -152,7 +152,7 @@ def _adafactor(x: Node, g: Node, kept: Kept, options: Options, numbers: Numbers)
     g = -g if options["maximize"] else g
     least, smallest = options["eps"]
     least = x.dtype.eps if least is None else least
-    size = float(math.prod(map(int, x.shape)))
+    size = float(math.prod(n for n in x.shape if isinstance(n, int)))  # no parameter has a symbolic size
     share = _at(numbers.of_count(lambda count: pow_(count, options["beta2_decay"])), x)
     pace = numbers.of_count(lambda count: compare.minimum(numbers.rate, rsqrt(count)))
     scale = compare.at_least(cast(_length(x), f64) / size**0.5, smallest) * pace

@@ -354,9 +354,9 @@ def bench(
     table = Table(title=title)
     for heading in ("", "median", "fastest", "luminal takes"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, found in timings.items():
-        times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
-        table.add_row(name, text(found.median), text(found.best), times)
+    for name, timing in timings.items():
+        times = "" if name == "luminal" else ratio(timings["luminal"].median / timing.median)
+        table.add_row(name, text(timing.median), text(timing.best), times)
     out.print(table)
 
 

@@ -172,7 +172,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: Any,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,

@@ -162,7 +162,8 @@ class Training:
     def memory(self) -> dict[str, int]:
         """Bytes that a run takes, known before the first: ``state``, and of each entry the peak of all other values at
         the upper bounds of sizes."""
-        state = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.module.interface.states)
+        sizes = [math.prod(n for n in s.shape if isinstance(n, int)) for s in self.module.interface.states]
+        state = sum(n * s.dtype.itemsize for n, s in zip(sizes, self.module.interface.states, strict=True))
         return {"state": state, **{entry["name"]: entry["arena_bytes"] for entry in self.module.manifest["entries"]}}
 
     # ---- PyTorch -----------------------------------------------------------------------------------------------------
@@ -279,6 +280,8 @@ def compile_training(
     plan = _plan(clip_norm, clip_value, accumulate)
     same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name}
     if api.is_module(model):
+        if isinstance(loss, str):
+            raise InputError("loss: a PyTorch module takes a function, found the name of one")
         if trainable is not None:
             raise InputError("trainable: a PyTorch optimiser, or requires_grad, says which parameters are trained")
         made, described, places, plan = _of_module(model, loss, optimizer, inputs, targets, outputs, plan, same)
@@ -302,7 +305,7 @@ def _of_module(
     plan: Plan, same: Mapping[str, Any],
 ) -> tuple[dict[str, Graph], Mapping[str, Any], Places, Plan]:  # fmt: skip
     """The entries for a PyTorch module, the description of a step's arguments, and where the module has its states."""
-    from luminal.frontends.fx import importer, stepping
+    from luminal.frontends.fx import export, importer, stepping
 
     named = dict(module.named_parameters())
     if optim.is_torch(optimizer):
@@ -312,8 +315,8 @@ def _of_module(
     states = {key: key if key not in given else f"{key}.parameter" for key in groups}
     shared = stepping.aliases(module, states)
     known = {
-        TRAIN: entries.Names(*importer.declared_names(whole, given, same["dims"])),
-        EVAL: entries.Names(*importer.declared_names(module, example, same["dims"])),
+        TRAIN: entries.Names(*export.declared_names(whole, given, same["dims"])),
+        EVAL: entries.Names(*export.declared_names(module, example, same["dims"])),
     }
     sizes, fixed = entries.dims(same["dims"], known), entries.constants(same["constants"], known)
 

@@ -19,6 +19,7 @@ from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
+from luminal.core.schedule.fusion.order import overlapped
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -533,7 +534,9 @@ class Fuser:
         """Clusters that compute what replaces another value run after those that read the old one, where they can."""
         for before, result in self.replacing.items():
             last = self.home.get(result)
-            for cluster in self.clusters if last is not None else ():
+            if last is None:
+                continue
+            for cluster in self.clusters:
                 number = cluster.number
                 reads = before in self.sources[number] and (cluster.index or cluster.measures)
                 if not reads or cluster is last or self.ancestors[number] >> last.number & 1:
@@ -551,31 +554,10 @@ class Fuser:
                 stored[node] = cluster
         left = [c.number for c in self.clusters if c.index or c.measures]
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
-        if any(self.clusters[n].kind == "exchange" for n in numbers):
-            numbers = self._overlapped(numbers)
+        exchanges = {n for n in numbers if self.clusters[n].kind == "exchange"}
+        numbers = overlapped(numbers, self.ancestors, exchanges) if exchanges else numbers
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
-
-    def _overlapped(self, numbers: list[int]) -> list[int]:
-        """``numbers`` of clusters in another order in which they can run: exchanges begin as early as they can, and
-        what depends on them comes after what does not, which runs meanwhile."""
-        order: list[int] = []
-        done = pending = 0  # a bit for each cluster that has run, and for each exchange that nobody has waited for
-        left = list(numbers)
-        among = sum(1 << n for n in left)
-        while left:
-            ready = [n for n in left if not self.ancestors[n] & among & ~done & ~(1 << n)]
-            begins = next((n for n in ready if self.clusters[n].kind == "exchange"), None)
-            beside = next((n for n in ready if not self.ancestors[n] & pending), None)
-            number = ready[0] if beside is None else beside
-            if begins is not None:
-                number = begins
-                pending |= 1 << number
-            pending &= ~self.ancestors[number]
-            done |= 1 << number
-            order.append(number)
-            left.remove(number)
-        return order
 
     def _within(self, user: Node, members: Collection[Node]) -> bool:
         """Whether ``user`` is one of ``members``, or inline in members alone."""

@@ -174,7 +174,7 @@ def _by_transform(
     found = runs.written([(kernel, launch, nest) for _, nest in nests[1:]])
     for number, ((name, nest), values) in enumerate(zip(nests[1:], found, strict=True), 1):
         wrong = _fault(serial, right, values)
-        if wrong is not None and values != "the compiler rejects it":
+        if wrong is not None and values is not None and values != "the compiler rejects it":
             rules = None if _right_in_python(runs, kernel, launch, nest, right, values) else name
             return Culprit(kernel, launch, rules, number, len(nests) - 1, *wrong)
     return Culprit(kernel, launch, None, 0, 0, "", "")

@@ -204,8 +204,8 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
         group = operators[start : start + ALONE]
         part, inputs = _cut(oracle, group)
         local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
-        found = _compiled(part, target, inputs)
-        wrong = [k for k, node in enumerate(part.results) if local.refutes(node, found[k])]
+        values = _compiled(part, target, inputs)
+        wrong = [k for k, node in enumerate(part.results) if local.refutes(node, values[k])]
         if wrong:
             return _operator_alone(oracle, group[wrong[0]], target)
     return _among_others(oracle, graph, operators, target)

@@ -155,8 +155,9 @@ def _drawn(module: Module, given: Arrays, seed: int) -> Arrays:
         elif None in shape or spec.dtype == object:
             raise InputError(f"give the input {spec.name!r}: it is of texts, or its size follows from others")
         else:
+            sizes = [axis for axis in shape if axis is not None]
             is_float = from_numpy(spec.dtype).is_float
-            drawn = random.standard_normal(shape) if is_float else random.integers(0, 2, shape)
+            drawn = random.standard_normal(sizes) if is_float else random.integers(0, 2, sizes)
             values[spec.name] = drawn.astype(spec.dtype)
     return values
 
@@ -246,6 +247,7 @@ def _wrong_here(graph: Graph, target: Target, values: Arrays, tolerance: float |
     if targets.obstacle(target) and not targets.needs_emulation(target):
         return False
     module = api.compile(graph, target=target, emulate=targets.needs_emulation(target))
+    assert isinstance(module, Module)
     oracle = Oracle(graph, values, tolerance, target.precision)
     oracle.compute(graph.results)
     found = module.run({node.attr.name: values[node.attr.name] for node in graph.given})

@@ -157,9 +157,9 @@ def opened(side: Side, options: Mapping[str, Any], usual: str, target: Target, t
         foreign.check(chosen, source.graph)
     elif not emulate:
         targets.check_supported(chosen)
-    module = api.compile(source.graph, target=chosen, threads=threads, emulate=emulate)
-    assert isinstance(module, Module)
+    compiled = api.compile(source.graph, target=chosen, threads=threads, emulate=emulate)
+    assert isinstance(compiled, Module)
     name = "luminal" if by == "luminal" else f"luminal for {by}"
     if abroad:
-        return Opened(foreign.Foreign(module, source.graph, chosen), source)
-    return Opened(Compiled(module, f"{name}, emulated" if emulate else name, source.graph, chosen), source)
+        return Opened(foreign.Foreign(compiled, source.graph, chosen), source)
+    return Opened(Compiled(compiled, f"{name}, emulated" if emulate else name, source.graph, chosen), source)
