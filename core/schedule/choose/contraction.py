@@ -17,7 +17,7 @@ from luminal.core.schedule.cost.tasks import leaves_cache, suffice
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import loops_of_b, operands_of
-from luminal.core.schedule.nest.walk import accesses, statements
+from luminal.core.schedule.nest.walk import accesses, reads, statements
 from luminal.core.schedule.transform.block_terms import BlockTerms
 from luminal.core.schedule.transform.fetch import (
     FetchAhead,
@@ -115,8 +115,9 @@ def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
     row, rows, columns = (found.get(name) for name in (tiles.m, tiles.row, tiles.column))
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
         return False
-    if any(isinstance(s, ln.Define) for s in columns.body):
-        return False  # a definition is a value of one lane; transposed rows are stored lane by lane
+    stored = {s.array for s in columns.body if isinstance(s, ln.Store)}
+    if any(x.array in stored for s in columns.body for x in reads(s)):
+        return False  # what is updated where it lies is read and stored element by element
     near = frozenset({rows.axis, columns.axis})
     return vector_gain(row.axis, state, near) > vector_gain(columns.axis, state, near)
 

@@ -126,8 +126,25 @@ def updated(layouts: Layouts, pairs: Sequence[tuple[Node, Node]]) -> tuple[Layou
         own = [x for x in read[position[result]] if x.source is before]
         if place is not None and all(not x.valid and place.at(before, x.index) == cluster.index[result] for x in own):
             found[before] = result
+    for cluster in fusion.clusters:  # tiles store as they go: none of their new values may wait for another
+        own = {before: x for before, x in found.items() if x in cluster.index and cluster.kind == "contraction"}
+        read_by = {before: _old_values(x, cluster, fusion) for before, x in own.items()}
+        if any(a in read_by[b] and b in read_by[a] for a in own for b in own if a is not b):
+            found = {before: x for before, x in found.items() if before not in own}
     placed = {before: Placement(result, ir.axes(result.shape)) for before, result in found.items()}
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed})), found
+
+
+def _old_values(result: Node, cluster: Cluster, fusion: Fusion) -> set[Node]:
+    """The values from outside that ``result`` is computed from in its kernel."""
+    seen: set[Node] = set()
+    waiting = [result]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += node.inputs if node in cluster.index or node in fusion.inline or node.op is ops.VIEW else ()
+    return seen
 
 
 def _operands(member: Node, result: Node, before: Node) -> tuple[Node, ...]:
