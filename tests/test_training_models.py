@@ -36,7 +36,6 @@ def pictures() -> Run:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a filter of two channels is updated wrongly: to be mended")
 def test_convolutions_with_batch_normalisation() -> None:
     run = pictures()
     training = run.compiled()

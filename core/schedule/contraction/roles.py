@@ -7,8 +7,6 @@ that index one operand dimension together are a window, so a convolution is a co
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
@@ -67,12 +65,8 @@ def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction 
     zero = not any(a.fill) and not any(b.fill)
     if windowed or not zero:
         return None
-    beyond = [c for c in b.valid if not sym.variables(c) <= b.variables]
-    if not set(beyond) <= set(a.valid):
-        return None
-    if beyond:  # where A is masked alike, its zeros are enough; B is packed without axes of M
-        left = tuple(c for c in b.valid if c not in beyond)
-        b = replace(b, valid=left, fill=b.fill if left else b"")
+    if not all(sym.variables(c) <= b.variables for c in b.valid):
+        return None  # B is packed, and masked, without axes of M
     batch, m, n_axes, k_axes = (tuple(groups[role]) for role in ("batch", "m", "n", "k"))
     return Contraction(product.shape, product.dtype, batch, m, n_axes, k_axes, a, b)
 
