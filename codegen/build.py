@@ -364,7 +364,10 @@ class _Job:
                 temporary.unlink()  # an empty file is no archive to add to
                 result = self.compiler.archive(temporary, objects, folder)
             else:
-                result = link(["-o", str(temporary), *objects, *self.product.links], folder)
+                made = folder / self.product.file  # a DLL keeps the name that it is linked under
+                result = link(["-o", str(made), *objects, *self.product.links], folder)
+                if result.returncode == 0:
+                    shutil.move(made, temporary)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 

@@ -249,7 +249,9 @@ def lazy_constant(make: Callable[[], np.ndarray[Any, Any]], depth: int = 0) -> N
 
 
 def _held(data: Data) -> Node:
-    return _intern(ops.CONSTANT, (), data, data.shape, data.dtype)
+    node = _intern(ops.CONSTANT, (), data, data.shape, data.dtype)
+    node.attr.renew(data)
+    return node
 
 
 def _wrap(value: float, dtype: DType) -> float:

@@ -215,7 +215,8 @@ def plant(mutation: Mutation) -> int:
     changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
     live = {}
     for function in gc.get_objects():
-        if isinstance(function, FunctionType) and function.__code__.co_filename.endswith(mutation.file):
+        # Not isinstance, which a proxy of an object that is gone answers by an error.
+        if type(function) is FunctionType and function.__code__.co_filename.endswith(mutation.file):
             live.setdefault(_place(function.__code__), []).append(function)
     count = 0
     # Of a function and those around it, the innermost is the mutated one; those around it hold its code as a constant.

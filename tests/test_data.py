@@ -161,3 +161,11 @@ def test_a_file_that_changes_while_it_is_compiled(tmp_path: Path, monkeypatch: p
         file.write(b"x")
     with pytest.raises(ModelError, match="the constant 'c' changed while the model was compiled"):
         artifact.build(program, target, Stages())
+
+
+def test_memory_of_somebody_else_may_change_between_two_models() -> None:
+    lent = np.frombuffer(bytearray(np.arange(9, dtype=np.float32).tobytes()), np.float32)
+    first = ir.constant(lent)
+    lent += 1  # as training does to the parameters of a model that was compiled
+    again = ir.constant(np.arange(9, dtype=np.float32))
+    assert again is first and np.array_equal(again.attr.array, np.arange(9))

@@ -214,6 +214,7 @@ def test_matrices_that_are_wrong_are_refused(tmp_path: Path) -> None:
         model.load_adapter(0, tmp_path / "a")
     with pytest.raises(InputError, match="expected an adapter of 0 to 1, found 2"):
         model.load_adapter(2, tmp_path / "a")
+    model.rewind(1, 0)
     model.prefill(1, [1])
     with pytest.raises(InputError, match="expected no tokens where its adapter is set, found 1"):
         model.use_adapter(1, None)

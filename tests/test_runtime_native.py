@@ -241,11 +241,12 @@ def test_the_exported_project(example_a: Example, tmp_path: Path) -> None:
     shutil.copytree(INCLUDE, project / "include")
     shutil.copy(example_a.weights, project)
     model = runtime_example.example_interface("example_a")
-    module = runtime_example.render("python_module.cpp.j2", interface=model)
+    module = runtime_example.render("python_module.cpp.j2", interface=model, checkpoint=None)
     (project / "python_module.cpp").write_text(module)
     cmake_lists = runtime_example.render(
         "CMakeLists.txt.j2",
         interface=model,
+        checkpoint=None,
         namespace="example_a",
         kernel_sources=["kernels/k0.cpp"],
         target=targets.detect(),

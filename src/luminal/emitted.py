@@ -36,6 +36,8 @@ def emit(form: str, folder: Path, name: str) -> None:
 
     Raises InputError for what the model's target has no such form of.
     """
+    if form == "library":
+        return
     manifest = loader.read_manifest(folder / loader.MANIFEST)
     about = manifest["target"]
     target = targets.parse(about["name"]).using(about["features"])

@@ -145,3 +145,18 @@ def resolve(
             yield Read(node, index, valid)
         elif node.op.kind is Kind.ELEMENTWISE:
             waiting += [(x, index, valid) for x in reversed(node.inputs)]
+
+
+def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a scatter's result that its new element ``new`` becomes; ``at`` is the position read at run
+    time."""
+    old, positions, _ = node.inputs
+    axis = node.attr.axis
+    at: Int = sym.var("at", 0, old.shape[axis] - 1)
+    return (*new[:axis], at, *new[axis + positions.rank :])
+
+
+def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a sort's result that the operand's ``element`` becomes; ``at`` is the place found by sorting."""
+    at: Int = sym.var("at", 0, node.shape[-1] - 1)
+    return (*element[:-1], at)

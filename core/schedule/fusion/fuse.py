@@ -18,28 +18,21 @@ from luminal.core.ir import Node
 from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
-from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
+from luminal.core.schedule.fusion.cluster import (
+    Cluster,
+    Fusion,
+    Read,
+    domain_axes,
+    resolve,
+    scatter_index,
+    sort_index,
+)  # fmt: skip
 from luminal.core.schedule.fusion.order import overlapped
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
 MOST_NESTED = 100  # operations, each inside another, in one expression: a limit of compilers, which recurse
-
-
-def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a scatter's result that its new element ``new`` becomes; ``at`` is the position read at run
-    time."""
-    old, positions, _ = node.inputs
-    axis = node.attr.axis
-    at: Int = sym.var("at", 0, old.shape[axis] - 1)
-    return (*new[:axis], at, *new[axis + positions.rank :])
-
-
-def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a sort's result that the operand's ``element`` becomes; ``at`` is the place found by sorting."""
-    at: Int = sym.var("at", 0, node.shape[-1] - 1)
-    return (*element[:-1], at)
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,6 @@ def updated(layouts: Layouts, pairs: Sequence[tuple[Node, Node]]) -> tuple[Layou
             continue
         if result in settled or before in settled or last.get(before) != position[result]:
             continue
-        if cluster.kind == "row" and _is_read_after(before, result, cluster, fusion):
-            continue
         place = _placement_over(before, result, layouts)
         own = [x for x in read[position[result]] if x.source is before]
         if place is not None and all(not x.valid and place.at(before, x.index) == cluster.index[result] for x in own):
@@ -135,16 +133,6 @@ def updated(layouts: Layouts, pairs: Sequence[tuple[Node, Node]]) -> tuple[Layou
             found = {before: x for before, x in found.items() if before not in own}
     placed = {before: Placement(result, ir.axes(result.shape)) for before, result in found.items()}
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed})), found
-
-
-def _is_read_after(before: Node, result: Node, cluster: Cluster, fusion: Fusion) -> bool:
-    """Whether a row computes something else from ``before`` once it has stored ``result``: its elements, say, where
-    ``result`` has one for each row."""
-    earlier = _old_values(result, cluster, fusion)
-    return any(
-        member not in earlier and index != cluster.index[result] and before in _old_values(member, cluster, fusion)
-        for member, index in cluster.index.items()
-    )
 
 
 def _old_values(result: Node, cluster: Cluster, fusion: Fusion) -> set[Node]:

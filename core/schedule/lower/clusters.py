@@ -20,7 +20,7 @@ from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.neutral import neutral_unless
-from luminal.core.schedule.nest.walk import accesses, expressions, statements, variables_bound
+from luminal.core.schedule.nest.walk import accesses, expressions, reads, statements, variables_bound
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.traverse import topological
@@ -421,11 +421,24 @@ def _row(state: _Lowering) -> tuple[ln.Statement, ...]:
     along = [n for n in state.stored() if any(sym.variables(e) & cluster.row for e in cluster.index[n])]
     once = [n for n in state.stored() if n not in along]
     allocs = [ln.Alloc(name, node.dtype, _bound(row)) for node, name in state.row_buffers.items()]
-    body += state.with_lets(*state.stores(once))
-    if along:
-        stores = state.stores(along)
-        body += _loops(row, state.with_lets(*stores))
+    elements = _loops(row, state.with_lets(*state.stores(along))) if along else ()
+    late = _read_by(state, once, elements)
+    body += state.with_lets(*state.stores([n for n in once if n not in late]))
+    body += elements
+    body += state.with_lets(*state.stores(late))
     return _loops(_variables(cluster.outer), (*allocs, *body))
+
+
+def _read_by(state: _Lowering, once: Sequence[Node], elements: tuple[ln.Statement, ...]) -> list[Node]:
+    """Of the values ``once`` for each row, those stored where an old value lies that ``elements`` of the row are
+    computed from, or others of these are."""
+    read = {x.array for statement in statements(elements) for x in reads(statement)}
+    found: list[Node] = []
+    while more := [n for n in once if n not in found and state.array(n) in read]:
+        found += more
+        read |= {x.array for n in more for x in accesses(state.store(n).value)}
+        state.with_lets()  # they are made again, when they are stored
+    return [n for n in once if n in found]
 
 
 def _bound(row: list[Var]) -> int:

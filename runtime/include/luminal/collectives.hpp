@@ -13,22 +13,13 @@
 #include <time.h>
 
 #include "luminal/abi.h"
+#include "luminal/exchange.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
 #include "luminal/mpi.hpp"
 
 namespace lm {
 inline namespace LM_RUNTIME {
-
-/// What is exchanged, and with whom: `size` ranks, `stride` apart. `number` is the root of a broadcast, or how far a
-/// shift goes.
-struct Exchange {
-    enum Kind { gather, transpose, part, broadcast, shift };
-    Kind kind;
-    int32_t size;
-    int32_t stride;
-    int32_t number;
-};
 
 /// The messages of one exchange that have not ended.
 class Messages {

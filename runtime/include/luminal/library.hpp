@@ -5,7 +5,11 @@
 #include <string.h>
 
 #include "luminal/abi.h"
+#if defined(_WIN32) || defined(__wasm__)
+#include "luminal/alone.hpp"
+#else
 #include "luminal/collectives.hpp"
+#endif
 #include "luminal/context_base.hpp"
 #include "luminal/library_base.hpp"
 #include "luminal/message.hpp"

@@ -186,7 +186,7 @@ class Device {
 /// Commands to the device, in order; the first that fails is kept.
 class Commands {
   public:
-    Commands(const Device& device, Id queue, pthread_mutex_t& arguments)
+    Commands(const Device& device, Id queue, Mutex& arguments)
         : device_(device), queue_(queue), arguments_(arguments) {}
 
     /// `blocks` work-groups of a kernel; each of its parameters is a buffer and an offset.
@@ -240,7 +240,7 @@ class Commands {
 
     const Device& device_;
     Id queue_;
-    pthread_mutex_t& arguments_;
+    Mutex& arguments_;
     Code code_ = SUCCESS;
 };
 

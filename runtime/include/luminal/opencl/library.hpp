@@ -1,7 +1,6 @@
 // Libraries that run by OpenCL: the kernels and weights on the device, and contexts that launch the kernels.
 #pragma once
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -40,12 +39,12 @@ class Library : public LibraryBase {
 
     /// The constants, kept as they are until release_weights(); null if there are none yet.
     opencl::Id acquire_weights() {
-        pthread_rwlock_rdlock(&weights_lock_);
+        weights_lock_.lock_shared();
         return constants_.get();
     }
 
     const opencl::Device& device() const { return device_; }
-    pthread_mutex_t& arguments() { return arguments_; }
+    Mutex& arguments() { return arguments_; }
     bool has_observer() const { return observed_; }
 
   private:
@@ -69,7 +68,7 @@ class Library : public LibraryBase {
     opencl::Device device_;
     opencl::Owned<&opencl::Api::release_queue> queue_;
     opencl::Buffer constants_;
-    pthread_mutex_t arguments_ = PTHREAD_MUTEX_INITIALIZER;
+    Mutex arguments_;
 };
 
 /// One caller thread's state, with its buffers and queue on the device. Generated code uses the first part.
