@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -43,8 +45,9 @@ needs_opencl = pytest.mark.skipif(bool(missing()), reason=missing() or "has all"
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """pocl 3.1 gave wrong results while two processes compiled into its one cache."""
-    with pytest.MonkeyPatch.context() as patch:
+    """pocl 3.1 gave wrong results while two processes compiled at once: one at a time, each with a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch, (Path(tempfile.gettempdir()) / "luminal-pocl.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("POCL_CACHE_DIR", str(tmp_path_factory.mktemp("pocl")))
         yield
 

@@ -135,7 +135,7 @@ def copying(machine: Machine) -> Iterator[list[Found]]:
             for module in (subjects.Affine(), subjects.Softmax(), subjects.Norm()):
                 model = Model(module, (x,), {})
                 source = x if machine.prepare else machine.place(x)
-                makers = {**ours(machine, model), "copy": partial(_copying, source)}
+                makers: dict[str, Maker] = {**ours(machine, model), "copy": partial(_copying, source)}
                 about = {"what": type(module).__name__.lower(), "precision": precision, "bytes": 2 * x.nbytes}
                 yield compared(machine, about, {**makers, **peers(machine, model)}, partial(_exact, machine, model))
 

@@ -127,10 +127,10 @@ def updated(layouts: Layouts, pairs: Sequence[tuple[Node, Node]]) -> tuple[Layou
         if place is not None and all(not x.valid and place.at(before, x.index) == cluster.index[result] for x in own):
             found[before] = result
     for cluster in fusion.clusters:  # tiles store as they go: none of their new values may wait for another
-        own = {before: x for before, x in found.items() if x in cluster.index and cluster.kind == "contraction"}
-        read_by = {before: _old_values(x, cluster, fusion) for before, x in own.items()}
-        if any(a in read_by[b] and b in read_by[a] for a in own for b in own if a is not b):
-            found = {before: x for before, x in found.items() if before not in own}
+        here = {before: x for before, x in found.items() if x in cluster.index and cluster.kind == "contraction"}
+        read_by = {before: _old_values(x, cluster, fusion) for before, x in here.items()}
+        if any(a in read_by[b] and b in read_by[a] for a in here for b in here if a is not b):
+            found = {before: x for before, x in found.items() if before not in here}
     placed = {before: Placement(result, ir.axes(result.shape)) for before, result in found.items()}
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed})), found
 
