@@ -26,7 +26,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import luminal
-from luminal import cli, options, peak, timing
+from luminal import cli, cli_folders, cli_llm, console, options, peak, timing
 from luminal.codegen import dialect_cpp
 from luminal.core import ir, ops, types
 from luminal.core import target as targets
@@ -52,8 +52,10 @@ def luminal_(*arguments: Any) -> Result:
 @pytest.fixture(autouse=True)
 def consoles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consoles that write where the runner looks, without line breaks in paths."""
-    monkeypatch.setattr(cli, "out", cli.Console(width=200))
-    monkeypatch.setattr(cli, "err", cli.Console(width=200))
+    out, err = Console(width=200), Console(width=200)
+    for module in (cli, cli_folders, cli_llm, console):
+        for name, value in (("out", out), ("err", err)):
+            monkeypatch.setattr(module, name, value, raising=False)
 
 
 @pytest.fixture
@@ -245,7 +247,7 @@ def test_check_lists_operators(model: Path) -> None:
 @pytest.fixture
 def streams(consoles: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error apart from what a program reads."""
-    monkeypatch.setattr(cli, "err", cli.Console(width=200, stderr=True))
+    monkeypatch.setattr(cli, "err", Console(width=200, stderr=True))
 
 
 def test_check_for_programs(streams: None, model: Path, tmp_path: Path) -> None:

@@ -107,14 +107,14 @@ def luminal(
         boxed: Callable[..., Any] = make_boxed_func(run)
         return boxed
 
-    backend = aot_autograd(
-        fw_compiler=partial(compiler, name="forward"),
-        bw_compiler=partial(compiler, name=BACKWARD),
-        inference_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=rules(),
-    )
     try:
+        backend = aot_autograd(
+            fw_compiler=partial(compiler, name="forward"),
+            bw_compiler=partial(compiler, name=BACKWARD),
+            inference_compiler=compiler,
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=rules(),
+        )
         with step_by_step() if trained else nullcontext():
             compiled: Callable[..., Any] = backend(graph, inputs)
     except Exception as error:  # noqa: BLE001 - what PyTorch cannot make a functional graph of, it can run
