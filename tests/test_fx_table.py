@@ -468,11 +468,14 @@ FACTORS = _names(  # tested in test_fx_linear_algebra
     linalg_householder_product linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_solve linalg_lu_solve
     linalg_inv_ex linalg_inv inverse cholesky_solve cholesky_inverse _linalg_check_errors"""
 )
-ELSEWHERE = {  # tested in test_fx_quantization, test_fx_vision and test_fx_types
+ELSEWHERE = {  # tested in test_fx_quantization, test_fx_vision, test_fx_types and test_fx_gradients
     name
     for name in TABLE
     if name.startswith(("quantized_decomposed.", "torchvision.", "transformers.")) or "fake_quantize" in name
-} | _names("_int_mm _weight_int8pack_mm _grouped_mm view.dtype view_copy.dtype")
+} | _names(
+    """_int_mm _weight_int8pack_mm _grouped_mm view.dtype view_copy.dtype _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward"""
+)
 RANDOM = {name for name, entry in TABLE.items() if "random" in entry.wants}  # tested in test_random
 
 
