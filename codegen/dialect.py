@@ -57,12 +57,15 @@ class Head:
 
 @dataclass(frozen=True)
 class BlockSyntax:
-    """The text of the number of the task, which is the block; of the thread's number in it; and the qualifier of a
-    shared array. The threads of a ``warp`` run in step."""
+    """The text of the number of the task, which is the block, and of the thread's number in it. ``shared`` formats the
+    declaration of an array that a block shares, of its ``alignment``, element ``type``, ``name``, ``extent``, and the
+    ``first`` of its bytes among those of all such arrays, which the host passes as the last parameter, ``passed``,
+    where a kernel cannot own them. The threads of a ``warp`` run in step."""
 
     task: str
     thread: str
     shared: str
+    passed: str = ""
     warp: int = WARP
 
 

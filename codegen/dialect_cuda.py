@@ -22,5 +22,5 @@ CUDA = Dialect(
     dialect_device.UNROLL,
     reserved=dialect_device.RESERVED
     | {"blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize", "float2", "float4", "int2", "int4", "uint4", "half"},
-    block=BlockSyntax("blockIdx.x", "threadIdx.x", "__shared__"),
+    block=BlockSyntax("blockIdx.x", "threadIdx.x", "{alignment}__shared__ {type} {name}[{extent}];"),
 )

@@ -31,5 +31,5 @@ METAL = Dialect(
     dialect_device.UNROLL,
     lacks=frozenset({"float64"}),
     reserved=dialect_device.RESERVED | _WORDS | {"block_index", "thread_index"},
-    block=BlockSyntax("block_index", "thread_index", "threadgroup"),
+    block=BlockSyntax("block_index", "thread_index", "{alignment}threadgroup {type} {name}[{extent}];"),
 )

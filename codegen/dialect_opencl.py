@@ -30,5 +30,13 @@ OPENCL = Dialect(
     dialect_device.UNROLL,
     lacks=frozenset({"float64"}),
     reserved=dialect_device.RESERVED | _WORDS,
-    block=BlockSyntax("get_group_id(0)", "get_local_id(0)", "__local", warp=1),
+    block=BlockSyntax(
+        "get_group_id(0)",
+        "get_local_id(0)",
+        # Arrays of the kernel's own would be legal, but pocl tells them by names that C++ does not give, and has all
+        # threads of the CPU share those that it misses.
+        "__local {type}* const {name} = (__local {type}*)(shared_ + {first});",
+        "__local uchar* shared_",
+        warp=1,
+    ),
 )

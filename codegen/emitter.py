@@ -96,7 +96,7 @@ def _emit(
     ]
     text = KernelText(
         kernel,
-        replace(sign, reads_dims=bool(read)),
+        replace(sign, reads_dims=bool(read), shared=statements.threads.shared_bytes),
         tuple(function.lines for function in statements.functions),
         (*statements.threads.shared, *read, *scope.lines),
         nest.task_count,

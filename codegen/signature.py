@@ -41,7 +41,7 @@ class Signature:
 
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
     ``ahead`` and ``ahead_step`` to those that prefetch from there, so many bytes a step. A kernel carries out its tasks
-    ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``.
+    ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``, which share ``shared`` bytes.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Signature:
     checked: bool
     reads_dims: bool
     fetches: bool = False
+    shared: int = 0
 
     @property
     def declaration(self) -> str:
@@ -125,7 +126,8 @@ class Signature:
         parameters = [*arrays]
         parameters += [form for form, used in ((head.status, self.checked), (head.dims, self.reads_dims)) if used]
         bound = [text + head.binding.format(number=number) for number, text in enumerate(parameters)]
-        return [*bound, *(FETCHED if self.fetches else ()), *head.last]
+        passed = self.dialect.block.passed if self.dialect.block is not None and self.shared else ""
+        return [*bound, *(FETCHED if self.fetches else ()), *head.last, *filter(None, [passed])]
 
 
 def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool = False) -> Signature:

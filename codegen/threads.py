@@ -20,13 +20,14 @@ from luminal.core.types import DType
 
 class Threads:
     """The threads of a block, in a dialect that has blocks; a CPU's task has one thread. ``shared`` collects the
-    declarations of shared arrays, which go to the head of the kernel."""
+    declarations of shared arrays, which go to the head of the kernel, ``shared_bytes`` how much they take."""
 
     def __init__(self, frame: Frame, indices: Indices, nest: LoopNest) -> None:
         self.frame = frame
         self.indices = indices
         self.nest = nest
         self.shared: list[str] = []
+        self.shared_bytes = 0
         self.variable = Var("tid", 0, nest.threads - 1)
         self._number: Int = sym.expr(self.variable)
         self._loop: Loop | None = None  # the open loop that is divided among the threads
@@ -109,7 +110,7 @@ class Threads:
         element = self.frame.dialect.type(dtype.compute)
         if element not in self._scratch:
             name = self._scratch[element] = self.frame.names.like("scratch")
-            self.shared.append(f"{self._syntax().shared} {element} {name}[{self.nest.threads // warp}];")
+            self._share(name, dtype.compute, self.nest.threads // warp)
         return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
 
     def sort(self, first: str, extent: str) -> None:
@@ -152,15 +153,22 @@ class Threads:
 
     def declare(self, statement: Alloc, pointer: Pointer) -> None:
         """Declares an array."""
-        element = self.frame.dialect.type(pointer.dtype)
         if statement.space == "shared":
-            declared = f"{self._syntax().shared} {element} {pointer.name}[{statement.extent}];"
-            self.shared.append(f"alignas({ALIGNMENT}) {declared}")
+            self._share(pointer.name, pointer.dtype, statement.extent, f"alignas({ALIGNMENT}) ")
             return
+        element = self.frame.dialect.type(pointer.dtype)
         parts = self.nest.threads if statement.space == "registers" else 1
         if statement.extent % parts:
             raise SpecError(f"array {statement.name}: {statement.extent} elements for {parts} threads")
         self.frame.line(f"{element} {pointer.name}[{statement.extent // parts}];")
+
+    def _share(self, name: str, dtype: DType, extent: int, alignment: str = "") -> None:
+        """Declares an array that the threads share."""
+        first = -(-self.shared_bytes // ALIGNMENT) * ALIGNMENT
+        self.shared_bytes = first + extent * dtype.itemsize
+        of = self.frame.dialect.type(dtype)
+        form = self._syntax().shared
+        self.shared.append(form.format(alignment=alignment, type=of, name=name, extent=extent, first=first))
 
     def part(self, offset: Int, extent: int) -> Int:
         """``offset``, in an array of ``extent`` elements in the registers of all threads, relative to the thread's own

@@ -11,11 +11,12 @@ namespace lm {
 inline namespace LM_RUNTIME {
 namespace opencl {
 
-/// A kernel: the threads of each of its blocks, and its image, which is two numbers of bytes (uint64_t), then so many
+/// A kernel: the threads of each of its blocks, the bytes that these share, and its image, which is two numbers of bytes (uint64_t), then so many
 /// bytes of SPIR-V and of SPIR, either of which may be missing.
 struct Kernel {
     const char* name;
     int32_t threads;
+    uint32_t shared;
     const unsigned char* image;
 };
 
@@ -193,6 +194,7 @@ class Commands {
     template <int32_t COUNT>
     void launch(int32_t number, int64_t blocks, const Slice (&slices)[COUNT]) {
         const Id kernel = device_.compiled(number);
+        const uint32_t shared = device_.kernel(number).shared;
         const size_t threads = static_cast<size_t>(device_.kernel(number).threads);
         const size_t all = static_cast<size_t>(blocks) * threads;
         const Lock lock(arguments_);  // a kernel's arguments are part of it, until it is enqueued
@@ -200,6 +202,7 @@ class Commands {
             note(device_.api().set_argument(kernel, 2 * i, sizeof(Id), &slices[i].buffer));
             note(device_.api().set_argument(kernel, 2 * i + 1, sizeof(uint64_t), &slices[i].offset));
         }
+        if (shared > 0) note(device_.api().set_argument(kernel, 2 * COUNT, shared, nullptr));
         if (code_ == SUCCESS) {
             note(device_.api().launch(queue_, kernel, 1, nullptr, &all, &threads, 0, nullptr, nullptr));
         }
