@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import tempfile
 from dataclasses import replace
@@ -29,14 +30,14 @@ def runnable(target: Target) -> Target:
     of ``target``, which are emulated from now on."""
     if targets.supported(target) or missing(target):
         return target
-    emulate()
+    _emulator().emulate_tiles()
     host = targets.detect()
     matrices = (replace(unit, features=()) for unit in target.units if not unit.in_vectors)
     return replace(host, name=target.name, precision=target.precision, units=(*matrices, *host.units))
 
 
 @cache
-def emulate() -> None:
-    """Lets this process run instructions of Intel's Advanced Matrix Extensions, which its processor does not have."""
+def _emulator() -> ctypes.CDLL:
+    """What lets this process run instructions of Intel's Advanced Matrix Extensions, which its processor has not."""
     with tempfile.TemporaryDirectory(prefix="luminal-") as folder:
-        vector_support.build("tiles.cpp", targets.detect(), Path(folder)).emulate_tiles()
+        return vector_support.build("tiles.cpp", targets.detect(), Path(folder))

@@ -273,8 +273,11 @@ void handle(int number, siginfo_t*, void* context) {
 
 }  // namespace
 
+/// Others take the signal from time to time, as Ray does where it begins: this takes it back.
 extern "C" void emulate_tiles() {
     struct sigaction action = {};
+    if (sigaction(SIGILL, nullptr, &action) == 0 && action.sa_sigaction == handle) return;
+    action = {};
     action.sa_sigaction = handle;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGILL, &action, &before);
