@@ -41,6 +41,7 @@ _HOMES = {
     "diff": "luminal.comparison",
     "grad": "luminal.gradients",
     "load": "luminal.module",
+    "plan": "luminal.api",
     "read": "luminal.api",
     "tune": "luminal.api",
 }
@@ -58,6 +59,7 @@ __all__ = [
     "diff",
     "grad",
     "load",
+    "plan",
     "read",
     "tune",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes
+from luminal import arguments, artifact, entries, meshes, planning
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -21,6 +22,7 @@ from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
 from luminal.module import Module
+from luminal.planning import Outlook
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 from luminal.specialised import PerSignature, PerValue, Specialised
@@ -270,6 +272,58 @@ def tune(
         ]
         graphs = imported()
         return [measured(graphs, by, budget / len(groups), b) for by, b in zip(there, benches, strict=True)]
+
+
+def plan(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    mesh: meshes.Mesh,
+    shard: meshes.Shard = "auto",
+    link: str | None = None,
+    node: str | None = None,
+    measured: float | None = None,
+    target: str | Target = "host",
+    precision: str | None = None,
+    algebra: str | None = None,
+    weights: str | Mapping[str, str] | None = None,
+    dims: Dims | None = None,
+    constants: Constants | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Outlook:
+    """Foretell what runs of a model take when it is divided among the ranks of ``mesh``: time, memory and traffic of
+    each rank, beside one rank alone. Nothing is run; arguments as for ``compile``.
+
+    ``node`` describes what a rank computes and moves in a second with its ``threads``, ``"500GFLOP/s,40GB/s"``; by
+    default this machine is measured. ``measured`` are the seconds that a run of the first entry takes on one rank,
+    where that is known: all kernels then take longer, or less long, in proportion. What is symbolic has a typical size
+    between its bounds; fix it by ``dims``. ``luminal.planning`` says what the forecast leaves out.
+
+    Raises InputError for a ``node`` or a ``measured`` time that is none, and else as ``compile`` does.
+    """
+    threads = arguments.threads(threads)
+    if measured is not None and not (math.isfinite(measured) and measured > 0):
+        raise InputError(f"measured: expected seconds of a run, found {measured!r}")
+    chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
+    if chosen.grid is not None:
+        raise InputError(f"a mesh is of CPUs: expected a CPU as the target, found {chosen.name}")
+    stages, mesh, joined = Stages(progress), meshes.parse(mesh), meshes.parse_link(link)
+    rates = None if node is None else planning.parse_node(node)
+    with stages("import"):
+        graphs = _entries(model, inputs, dims, constants, None)
+    graphs = _approximated(graphs, choices, chosen, stages)
+    with stages("divide"):
+        first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
+    with stages("compile"):
+        chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
+        name = next(iter(graphs.values())).name
+        alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, first.ranks[0]))
+    if rates is None:
+        with stages("measure"):
+            rates = planning.measured_node(chosen, cpus(threads))
+    found = planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, meshes.explained(first))
+    return found if measured is None else found.scaled(measured)
 
 
 def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages) -> dict[str, Graph]:

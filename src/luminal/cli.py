@@ -25,7 +25,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import arguments, cli_folders, cli_llm, destination, options, profiled, subject
+from luminal import arguments, cli_folders, cli_llm, cli_mesh, destination, options, profiled, subject
 from luminal.codegen import interface
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
@@ -35,6 +35,23 @@ from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
+from luminal.options import (
+    Algebra,
+    Constants,
+    Dims,
+    Inputs,
+    Link,
+    Mesh,
+    Model,
+    Precision,
+    Shard,
+    Sizes,
+    Target,
+    Threads,
+    Weights,
+    Winograd,
+    choices,
+)
 from luminal.runtime.loader import LibraryError
 from luminal.specialised import Specialised
 from luminal.tensors import from_file, to_file
@@ -64,34 +81,6 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
-
-Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
-Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
-Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
-Algebra = Annotated[str | None, typer.Option(help=options.ALGEBRA, callback=options.algebra)]
-Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
-Winograd = Annotated[float | None, typer.Option(help=options.WINOGRAD, callback=options.winograd)]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, with a step NAME=LOW:HIGH:STEP, or NAME=SIZE to fix it"
-    ),
-]
-Sizes = Annotated[list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")]
-Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
-Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
-
-
-def _choices(
-    target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
-    dim: list[str] | None, constant: list[str] | None, threads: int,
-) -> dict[str, Any]:  # fmt: skip
-    """The options of several commands as arguments of the functions that these call."""
-    return {
-        "target": target, "precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
-        "dims": options.dims(dim), "constants": options.arrays(constant, "--constant"), "threads": threads,
-    }  # fmt: skip
 
 
 def _version(wanted: bool) -> None:
@@ -187,6 +176,9 @@ def compile_(
             min=0, max=arguments.MAX_THREADS, help="take schedules that were tuned for so many; 0: one for each CPU"
         ),
     ] = 0,
+    mesh: Mesh = None,
+    shard: Shard = None,
+    link: Link = None,
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
@@ -194,11 +186,14 @@ def compile_(
     with _going_on() if search != "none" else nullcontext(), Display(err) as display:
         module = luminal.compile(
             model,
-            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             name=name,
             emulate=emulate,
             seed=seed,
             search=search,
+            mesh=options.mesh(mesh),
+            shard=options.shard(shard),
+            link=link,
             progress=display.report,
         )
         if isinstance(module, Specialised):
@@ -299,7 +294,7 @@ def diff(
             options.arrays(inputs, "--input") or None,
             against,
             reference=reference,
-            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             seed=seed,
             tolerance=tolerance,
             save=save,
@@ -433,7 +428,7 @@ def view(
 ) -> None:
     """Write a page of HTML that shows a model: source graph, kernels, their code, memory, time. It works offline."""
     output = destination.file(output or Path(f"{model.resolve().stem}.html"), "--output")
-    chosen = _choices(target, precision, algebra, weights, winograd, dim, constant, threads)
+    chosen = choices(target, precision, algebra, weights, winograd, dim, constant, threads)
     with Display(err) as display:
         made = subject.page(model, options.arrays(inputs, "--input"), size, chosen, time, display)
     output.write_text(made, encoding="utf-8")
@@ -475,7 +470,7 @@ def tune(
         found = luminal.tune(
             model,
             budget=budget,
-            **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
             again=again,
             workers=workers,
             progress=display.report,
@@ -536,3 +531,4 @@ def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
 
 cli_folders.add(app)
 cli_llm.add(app)
+cli_mesh.add(app)

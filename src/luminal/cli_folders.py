@@ -1,4 +1,4 @@
-"""Commands about exported models and about the machine: ``luminal inspect | verify | doctor | targets | mpi-shim``."""
+"""Commands about exported models and about the machine: ``luminal inspect | verify | doctor | targets``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from luminal import artifact, doctor, inspection, machines, meshes
+from luminal import artifact, doctor, inspection, machines
 from luminal.console import out, say
 
 
 def add(app: typer.Typer) -> None:
     """Gives ``app`` these commands."""
-    for command in (inspect, verify, doctor_, targets_, mpi_shim):
+    for command in (inspect, verify, doctor_, targets_):
         app.command(command.__name__.rstrip("_").replace("_", "-"))(command)
 
 
@@ -59,11 +59,3 @@ def targets_(among: Annotated[str, typer.Argument(metavar="[WORD]", help="in the
     """List the machines that models are compiled for, and what this one runs."""
     for line in machines.lines(among):
         out.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def mpi_shim(
-    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write")] = Path("luminal_mpi_shim.c"),
-) -> None:
-    """Write the C file that lets libraries of a mesh run over an MPI older than 5: its mpicc builds it."""
-    meshes.write_shim(output)
-    say(f"{output}; build it with: mpicc -shared -fPIC -O2 {output} -o {output.with_suffix('.so')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,8 @@ from luminal.core.rewrite import simplify
 
 Mesh: TypeAlias = Mapping[str, int]
 Shard: TypeAlias = "str | Mapping[str, Mapping[str, int | None] | None]"
+
+Parts: TypeAlias = Mapping[str, divide.Divided]
 
 MOST = 4096  # ranks
 _UNITS = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -41,6 +43,12 @@ def divided(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: s
 
     Raises InputError for a mesh that is none, and for what cannot be divided as ``shard`` says.
     """
+    parts = plans(graphs, mesh, shard, link)
+    return of_ranks(parts, range(math.prod(mesh.values())))
+
+
+def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str | None = None) -> Parts:
+    """How the graph of each entry is divided; arguments and errors as for ``divided``."""
     mesh = parse(mesh)
     asked, joined = parse_shard(shard, mesh), parse_link(link)
     known = set().union(*(names(graph) for graph in graphs.values()))
@@ -51,9 +59,12 @@ def divided(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: s
     for entry, graph in graphs.items():
         its = {name: axes for name, axes in asked.items() if name in names(graph)}
         parts[entry] = divide.divide(simplify(graph), mesh, its, joined, Rates())
-    ranks = tuple(
-        {entry: part.of(rank) for entry, part in parts.items()} for rank in range(math.prod(mesh.values()))
-    )  # fmt: skip
+    return parts
+
+
+def of_ranks(parts: Parts, wanted: Iterable[int]) -> Divided:
+    """The graphs of the ranks ``wanted``."""
+    ranks = tuple({entry: part.of(rank) for entry, part in parts.items()} for rank in wanted)
     cuts = {
         entry: {
             part.graph.names[node]: tuple(f"{cut} along {group.axis}" for group, cut in weight.cuts)

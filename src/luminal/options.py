@@ -1,4 +1,5 @@
-"""Values of command line options. Each function raises ``typer.BadParameter`` for text that makes no sense."""
+"""Options of the command line, as several commands have them, and their values. Each function raises
+``typer.BadParameter`` for text that makes no sense."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from luminal import emitted
+from luminal import arguments, emitted
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
@@ -110,6 +111,30 @@ def arrays(given: Sequence[str] | None, option: str) -> dict[str, NDArray[Any]]:
     return found
 
 
+def mesh(given: Sequence[str] | None) -> dict[str, int] | None:
+    """``AXIS=SIZE`` as the axes of a mesh; None where there are none."""
+    pairs = [_pair(text, "AXIS=SIZE", "--mesh") for text in given or ()]
+    return {axis: _size(size, f"{axis}={size}", "--mesh") for axis, size in pairs} or None
+
+
+def shard(given: Sequence[str] | None) -> str | dict[str, dict[str, int] | None]:
+    """``NAME=AXIS:NUMBER``, or several of an AXIS of the mesh and the NUMBER of the tensor's, and ``NAME=whole``, as
+    what lies where; ``auto`` where nothing is said."""
+    found: dict[str, dict[str, int] | None] = {}
+    for text in given or ():
+        name, axes = _pair(text, "NAME=AXIS:NUMBER", "--shard")
+        found[name] = None if axes == "whole" else dict(_cut(cut, text) for cut in axes.split(","))
+    return found or "auto"
+
+
+def _cut(cut: str, text: str) -> tuple[str, int]:
+    axis, separator, number = cut.partition(":")
+    if not (axis and separator and number):
+        expected = "NAME=AXIS:NUMBER[,AXIS:NUMBER] or NAME=whole"
+        raise typer.BadParameter(f"expected {expected}, found {text!r}", param_hint="--shard")
+    return axis, _size(number, text, "--shard")
+
+
 def _pair(text: str, form: str, option: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not (name and separator and value):
@@ -150,3 +175,45 @@ def _reading(path: Path, writer: str, kind: str, begins: bytes, option: str) -> 
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         objects = "it holds objects of Python: expected numbers or texts" if "pickle" in str(error) else error
         raise typer.BadParameter(f"cannot read {path} as a numpy file: {objects}", param_hint=option) from error
+
+
+# ---- what commands declare -------------------------------------------------------------------------------------------
+
+Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
+Target = Annotated[str, typer.Option(help=TARGETS, callback=target)]
+Precision = Annotated[str | None, typer.Option(help=PRECISIONS, callback=precision)]
+Algebra = Annotated[str | None, typer.Option(help=ALGEBRA, callback=algebra)]
+Weights = Annotated[str | None, typer.Option(help=WEIGHTS, callback=weights)]
+Winograd = Annotated[float | None, typer.Option(help=WINOGRAD, callback=winograd)]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, with a step NAME=LOW:HIGH:STEP, or NAME=SIZE to fix it"
+    ),
+]
+Sizes = Annotated[list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")]
+Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
+Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
+
+Mesh = Annotated[list[str] | None, typer.Option("--mesh", help="an axis of a mesh of processes, AXIS=SIZE")]
+Shard = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shard",
+        help="which of its axes an axis of the mesh divides, NAME=AXIS:NUMBER, or NAME=whole; default: as it "
+        "costs least",
+    ),
+]
+Link = Annotated[str | None, typer.Option(help="what joins the processes of a mesh, its rate and latency: 25GB/s,10us")]
+
+
+def choices(
+    target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
+    dim: list[str] | None, constant: list[str] | None, threads: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The options of several commands as arguments of the functions that these call."""
+    return {
+        "target": target, "precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
+        "dims": dims(dim), "constants": arrays(constant, "--constant"), "threads": threads,
+    }  # fmt: skip

@@ -165,7 +165,7 @@ def launches(
             1,
             seconds.get(numbers, 0.0),
             sum(int(sym.evaluate(s.operations, sizes)) for s in kernels),
-            sum(_bytes(program, s, sizes) for s in kernels),
+            sum(bytes_of(program, s, sizes) for s in kernels),
             _unit(program, kernels),
             _busy(program, kernels, phases.get(numbers), sizes, threads) if kernels else 1,
             tuple(dict.fromkeys(chain.from_iterable(_origins(program, steps[n]) for n in numbers))),
@@ -260,7 +260,8 @@ def _sizes(program: Program, entry: Entry, inputs: Mapping[str, NDArray[Any]]) -
     return sizes
 
 
-def _bytes(program: Program, step: Launch, sizes: Mapping[str, int]) -> int:
+def bytes_of(program: Program, step: Launch, sizes: Mapping[str, int]) -> int:
+    """The bytes that a launch touches: of each argument its elements that it reads or writes, each once."""
     nest = program.kernels[step.kernel].nest
     touched = traffic.elements_touched(nest, sizes)
     total = 0

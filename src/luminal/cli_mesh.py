@@ -1,0 +1,115 @@
+"""Commands about models that several processes run: ``luminal plan | mpi-shim``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import filesize
+from rich.table import Table
+
+from luminal import api, meshes, options, planning
+from luminal.console import err, out, say
+from luminal.core.errors import InputError
+from luminal.display import Display
+from luminal.options import (
+    Algebra,
+    Constants,
+    Dims,
+    Link,
+    Mesh,
+    Model,
+    Precision,
+    Shard,
+    Target,
+    Threads,
+    Weights,
+)
+from luminal.planning import Forecast, Memory, Outlook
+from luminal.timing import text
+
+
+def add(app: typer.Typer) -> None:
+    """Gives ``app`` these commands."""
+    app.command()(plan)
+    app.command("mpi-shim")(mpi_shim)
+
+
+def plan(
+    model: Model,
+    mesh: Mesh = None,
+    shard: Shard = None,
+    link: Link = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="what a rank computes and moves, 500GFLOP/s,40GB/s; default: as this machine is measured"),
+    ] = None,
+    measured: Annotated[
+        float | None, typer.Option(help="the seconds of a run on one rank, where they are known")
+    ] = None,
+    target: Target = "host",
+    precision: Precision = None,
+    algebra: Algebra = None,
+    weights: Weights = None,
+    dim: Dims = None,
+    constant: Constants = None,
+    threads: Threads = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """Foretell what a run takes on the ranks of a mesh: time, memory and traffic of each. Nothing is run."""
+    axes = options.mesh(mesh)
+    if axes is None:
+        raise InputError("--mesh: expected an axis of a mesh at least, such as --mesh tensor=2")
+    with Display(err) as display:
+        chosen = options.choices(target, precision, algebra, weights, None, dim, constant, threads)
+        del chosen["winograd"]
+        found = api.plan(
+            model, mesh=axes, shard=options.shard(shard), link=link, node=node, measured=measured,
+            progress=display.report, **chosen,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(_as_json(found), indent=2))
+        return
+    out.print(_table(found))
+    for line in (*found.plan, *planning.lines(found)):
+        say(line)
+
+
+def _as_json(found: Outlook) -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "ranks": found.ranks,
+        "speedup": {entry: found.speedup(entry) for entry in found.alone},
+        "not_modelled": planning.NOT_MODELLED,
+    }
+
+
+def _table(found: Outlook) -> Table:
+    """A row for one rank alone and one for a rank of the mesh, for each entry."""
+    made = Table()
+    for heading in ("entry", "ranks", "a run", "computing", "waiting", "sent in a run", "weights", "arena", "speed"):
+        made.add_column(heading, justify="left" if heading == "entry" else "right")
+    for entry in found.alone:
+        made.add_row(entry, "1", *_cells(found.alone[entry], found.memory_alone), "1")
+        its = _cells(found.divided[entry], found.memory)
+        made.add_row("", str(found.ranks), *its, f"{found.speedup(entry):.2f}")
+    return made
+
+
+def _cells(of: Forecast, memory: Memory) -> list[str]:
+    traffic = [f"{filesize.decimal(t.bytes)} in {t.messages}" for t in of.traffic.values() if t.messages]
+    return [
+        text(of.seconds), text(of.computing), text(of.waiting), " + ".join(traffic) or "nothing",
+        filesize.decimal(memory.weights), filesize.decimal(memory.arena + memory.states),
+    ]  # fmt: skip
+
+
+def mpi_shim(
+    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write")] = Path("luminal_mpi_shim.c"),
+) -> None:
+    """Write the C file that lets libraries of a mesh run over an MPI older than 5: its mpicc builds it."""
+    meshes.write_shim(output)
+    say(f"{output}; build it with: mpicc -shared -fPIC -O2 {output} -o {output.with_suffix('.so')}")
