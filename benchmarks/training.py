@@ -35,12 +35,13 @@ ABOUT = """# Training
 
 `python -m benchmarks.training --write docs/benchmarks-training.md`: forward and backward passes, and whole steps with
 AdamW, in float32 on {threads} threads. All of a row take turns in one process; times are medians. `backend` is
-`torch.compile(model, backend="luminal")`, `grad` is `luminal.grad` with the value, `torch.compile` is PyTorch's own
-compiler, which compiles the optimiser as well. `/ torch.compile` is its time by that of the faster of luminal's two,
-`memory` the largest resident memory of a process that does nothing else; `compiled` is the seconds that luminal's
-backend took for its first step."""
-HEADINGS = ("model", "step", "/ torch.compile", "/ eager", "backend", "grad", "torch.compile", "eager", "memory",
+`torch.compile(model, backend="luminal")`, `library` is `luminal.grad` with the value, or `luminal.compile_training`
+for a whole step, `torch.compile` is PyTorch's own compiler, which compiles the optimiser as well. `/ torch.compile` is
+its time by that of the faster of luminal's two, `memory` the largest resident memory of a process that does nothing
+else; `compiled` is the seconds that luminal's backend took for its first step."""
+HEADINGS = ("model", "step", "/ torch.compile", "/ eager", "backend", "library", "torch.compile", "eager", "memory",
             "eager's memory", "compiled")  # fmt: skip
+OURS = ("backend", "library")
 SHOWN = 8  # kernels of a model, of those that take the most time
 
 
@@ -132,11 +133,13 @@ def _whole(model: nn.Module, fast: Callable[..., Any], inputs: Sequence[torch.Te
 STEPS: Mapping[str, Callable[..., Run]] = {"gradients": _gradients, "whole": _whole}
 
 
-def _grad(model: nn.Module, inputs: tuple[torch.Tensor, ...], step: str, threads: int) -> Run:
-    if step != "gradients":
-        raise LuminalError("luminal.grad updates no parameters")
-    found = luminal.grad(model, inputs, value=True, threads=threads)
-    return lambda: found(*inputs)
+def _library(model: nn.Module, inputs: tuple[torch.Tensor, ...], step: str, threads: int) -> Run:
+    if step == "gradients":
+        found = luminal.grad(model, inputs, value=True, threads=threads)
+        return lambda: found(*inputs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    training = luminal.compile_training(model, None, optimizer, inputs, threads=threads)
+    return lambda: training(*inputs)
 
 
 def _compiled(backend: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], step: str, threads: int) -> Run:
@@ -151,7 +154,7 @@ def _eager(model: nn.Module, inputs: tuple[torch.Tensor, ...], step: str, thread
 
 CONTENDERS: Mapping[str, Callable[[nn.Module, tuple[torch.Tensor, ...], str, int], Run]] = {
     "backend": partial(_compiled, "luminal"),
-    "grad": _grad,
+    "library": _library,
     "torch.compile": partial(_compiled, "inductor"),
     "eager": _eager,
 }
@@ -216,8 +219,8 @@ def cells(rows: Mapping[tuple[str, str], Row]) -> list[tuple[str, ...]]:
     """The cells of a table under ``HEADINGS``."""
     found = []
     for (name, step), row in rows.items():
-        ours = min((row.times[key] for key in ("backend", "grad") if key in row.times), default=math.nan)
-        memory = min((row.memory[key] for key in ("backend", "grad") if key in row.memory), default=0)
+        ours = min((row.times[key] for key in OURS if key in row.times), default=math.nan)
+        memory = min((row.memory[key] for key in OURS if key in row.memory), default=0)
         found.append((
             CASES[name].title, step,
             *(f"{row.times[key] / ours:.2f}" if key in row.times else "" for key in ("torch.compile", "eager")),
@@ -288,7 +291,7 @@ def _apart(options: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = run({**options, "contenders": list(CONTENDERS)})
     for key in row["times"]:
         row["memory"].update(run({**options, "runs": 3, "contenders": [key]})["memory"])
-    if "grad" in row["times"]:
+    if "library" in row["times"] and options["step"] == "gradients":
         row["kernels"] = run({"name": options["name"], "threads": options["threads"]})
     return row
 

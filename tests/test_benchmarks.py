@@ -128,8 +128,8 @@ def test_the_page_of_training_goes_on_from_what_was_measured(monkeypatch: pytest
         asked.append(f"{options['name']}/{options['step']}" + f" {options['contenders'][0]}" * alone)
         if asked[-1] == "gpt/gradients":
             raise KeyboardInterrupt
-        times = {"backend": 4e-3, "grad": 2e-3, "torch.compile": 3e-3, "eager": 5e-3}
-        failed = {} if options["step"] == "gradients" else {"grad": "it updates nothing"}
+        times = {"backend": 4e-3, "library": 2e-3, "torch.compile": 3e-3, "eager": 5e-3}
+        failed = {} if options["step"] == "gradients" else {"library": "an operator has no gradient"}
         found_ = {key: times[key] for key in options["contenders"] if key not in failed}
         memory = {key: (1 + list(times).index(key)) * 2**20 for key in options["contenders"]} if alone else {}
         return asdict(training.Row(found_, failed, memory, 9.0))
@@ -142,7 +142,7 @@ def test_the_page_of_training_goes_on_from_what_was_measured(monkeypatch: pytest
     page = (tmp_path / "t.md").read_text()
     assert "| gradients | 1.50 | 2.50 | 4 ms | 2 ms | 3 ms | 5 ms | 1 MiB | 4 MiB | 9 s |" in page
     assert "| whole | 0.75 | 1.25 | 4 ms |  | 3 ms | 5 ms | 1 MiB | 4 MiB | 9 s |" in page
-    assert "| contraction7 | 25% | 50 | MatMul 'a' |" in page and "`grad`: it updates nothing" in page
+    assert "| contraction7 | 25% | 50 | MatMul 'a' |" in page and "`library`: an operator has no gradient" in page
     assert "Geometric mean of gradients: 1.50x torch.compile" in page
     asked.clear()
     with pytest.raises(KeyboardInterrupt):
@@ -156,6 +156,11 @@ def test_models_to_train_have_losses() -> None:
         loss = model.train()(*inputs)
         loss.backward()
         assert loss.ndim == 0 and all(p.grad is not None for p in model.parameters())
+
+
+def test_whole_steps_are_those_of_a_library_too() -> None:
+    row = training.measure("mlp", "whole", 1, 3, ["library", "eager"], small=True)
+    assert not row.failed and row.times.keys() == {"library", "eager"} and all(row.times.values())
 
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
