@@ -132,6 +132,20 @@ def _capabilities(driver: ctypes.CDLL) -> list[int]:
     return found
 
 
+def name(dialect: str) -> str:
+    """What the driver calls the GPU that libraries in ``dialect`` run on; empty where it does not say."""
+    if dialect != "cuda":
+        return ""
+    try:
+        driver = ctypes.CDLL(config.CUDA_DRIVER.value or "libcuda.so.1")
+    except OSError:
+        return ""
+    text, found = ctypes.create_string_buffer(256), ctypes.c_int(0)
+    if not hasattr(driver, "cuDeviceGetName") or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(found), 0):
+        return ""
+    return "" if driver.cuDeviceGetName(text, len(text), found) else text.value.decode(errors="replace")
+
+
 def _metal(features: Sequence[str]) -> str:
     if config.METAL_RUNTIME.value:
         return ""

@@ -56,6 +56,15 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+class Processor(NamedTuple):
+    """What the blocks that a processor runs at once share: its 4-byte ``registers``, bytes of ``shared`` memory, and
+    places for ``threads``."""
+
+    registers: int
+    shared: int
+    threads: int
+
+
 class BlockTile(NamedTuple):
     """A tile of a block: ``rows`` by ``columns``; each thread has a square of ``side`` by ``side``. ``rate`` is its
     number of multiply-adds in the time in which a block that reads nothing does one; estimated."""
@@ -64,6 +73,11 @@ class BlockTile(NamedTuple):
     columns: int
     side: int
     rate: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block of which each has a square."""
+        return self.rows * self.columns // self.side**2
 
 
 @dataclass(frozen=True)
@@ -83,8 +97,18 @@ class BlockCosts:
     sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
-    tiles: tuple[BlockTile, ...] = (BlockTile(64, 64, 4, 0.7), BlockTile(128, 128, 8, 1.0), BlockTile(32, 32, 4, 0.7))
+    warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory
+    # Where two cost the same, the first is taken.
+    tiles: tuple[BlockTile, ...] = (
+        BlockTile(64, 64, 4, 0.7), BlockTile(128, 128, 8, 1.0), BlockTile(32, 32, 4, 0.7),
+        BlockTile(64, 128, 8, 0.85), BlockTile(128, 64, 8, 0.85), BlockTile(64, 64, 8, 0.7),
+        BlockTile(32, 64, 4, 0.7), BlockTile(64, 32, 4, 0.7), BlockTile(32, 128, 4, 0.7), BlockTile(128, 32, 4, 0.7),
+    )  # fmt: skip
     chain_tiles: tuple[tuple[int, int], ...] = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows, columns at once
+
+    def warps_of(self, rows: int) -> int:
+        """Warps that share a tile of so many rows, two of them one below the other."""
+        return 8 if rows > self.four_warps else 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +129,8 @@ class Grid:
     """A GPU, which runs a kernel as a grid of tasks, each by a block of threads that share memory.
 
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
-    bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
+    bytes; ``processors`` is how many blocks that fill their threads' registers run at once, ``processor`` what each of
+    them has, if it has room for several; ``ahead`` says that copies
     into shared memory need not be waited for; ``fragments`` are the products that warps compute. A kernel can have
     ``buffers`` arguments, where that is limited. ``emulated`` says that this machine can emulate it; others have
     drivers for CPUs. ``costs`` are what schedules are chosen by.
@@ -115,6 +140,7 @@ class Grid:
     warp: int = WARP
     shared: int = 48 << 10
     processors: int = 128
+    processor: Processor = field(default=Processor(64 << 10, 100 << 10, 1024))
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
     buffers: int | None = None

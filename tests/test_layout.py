@@ -458,7 +458,7 @@ def test_a_number_of_a_module_says_that_it_is_none_of_a_machine() -> None:
 # Numbers inside functions of the packages that choose and estimate: by file, with the reason.
 UNNAMED = {
     "core/schedule/choose/cpu.py": {3, 6, 8},  # factors between candidates that are measured; bits of a byte
-    "core/schedule/choose/grid.py": {4},  # warps across a tile
+    "core/schedule/choose/grid.py": {4},  # factors between candidates
     "core/schedule/cost/kernel.py": {8},  # bits of a byte
 }
 

@@ -27,7 +27,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decisions import FORMULA, KINDS, LANGUAGE, Asked, C, Candidate, Decisions, Question, Trial
 from luminal.core.decompose import contraction, reduction
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, TargetError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
@@ -839,7 +839,7 @@ def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
     """It is the default of its question, also where it is not among the first by estimate, and of the model's run."""
     graph, machine = linear(), records.machine(targets.AVX2, 1)
     question, texts = max(asked(graph).candidates.items(), key=lambda item: len(item[1]))
-    brought = texts[search.BEAM]
+    brought = texts[Bench.beam]
     monkeypatch.setattr(records, "shipped", lambda: {machine: {question: brought}})
     seen: list[list[ln.LoopNest]] = []
 
@@ -894,7 +894,7 @@ def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_cannot_be_tuned_is_refused() -> None:
-    with pytest.raises(InputError, match="not tuned for GPUs: expected a CPU"):
+    with pytest.raises(TargetError, match="schedules for cuda:sm_90 cannot be measured here: this machine has no CUDA"):
         luminal.tune(linear(), budget=5, target="cuda:sm_90")
     with pytest.raises(InputError, match="search: expected one of none, quick"):
         luminal.compile(linear(), search="slow")

@@ -115,7 +115,7 @@ class Ranges:
 
     def of_path(self, path: Path) -> _Extent:
         if path.factor is not None and path.factor.node is not None:
-            return self.leaf(path.factor.node)
+            return self.leaf(path.factor.node, path.divides)  # quotients are as large as the least divisor makes them
         if path.factor is not None:
             return _sum([self.of_path(p) for p in path.factor.added])
         assert path.left is not None
@@ -129,7 +129,8 @@ def _sum(parts: Sequence[_Extent]) -> _Extent:
 
 
 def _combined(parts: Sequence[_Extent], divides: bool, terms: float) -> _Extent:
-    """The sum of so many ``terms``, each a product, or a quotient, of ``parts``."""
+    """The sum of so many ``terms``, each a product, or a quotient, of ``parts``. A divisor counts as a factor does: as
+    data it may be as small as a factor may be large."""
     data = sum(p.data for p in parts)
     signed = [(-p.high, -p.low) if divides and k else (p.low, p.high) for k, p in enumerate(parts)]
     low, high = (sum(ends) for ends in zip(*signed, strict=True))

@@ -197,8 +197,8 @@ class Search:
         return self.ended(parts[0])
 
     def finished(self, paths: Iterable[Path]) -> list[Path]:
-        """Those in which nothing is left to be summed that can be."""
-        return [path for path in paths if not self.closed(path.factors, path.coordinates)]
+        """Those in which nothing is left to be summed that can be: of a divisor, not before something is divided."""
+        return [path for path in paths if path.divides or not self.closed(path.factors, path.coordinates)]
 
     def with_sums(self, paths: Iterable[Path]) -> list[Path]:
         """``paths``, and each summed as far as it can be: the cheapest over each set of coordinates."""

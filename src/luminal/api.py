@@ -26,7 +26,7 @@ from luminal.planning import Outlook
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 from luminal.specialised import PerSignature, PerValue, Specialised
-from luminal.tuning import records
+from luminal.tuning import devices, records
 from luminal.tuning import search as tuning
 from luminal.tuning.bench import Bench
 from luminal.tuning.outcome import Outcome
@@ -238,8 +238,10 @@ def tune(
     ``luminal.tuning.workers``), and what is returned is a list: an outcome for each kind of machine among them, which
     share the budget. ``target`` is then theirs, and so are the CPUs that ``threads`` of 0 stands for.
 
-    Raises InputError for a GPU, a budget that is not positive, or where no machine can measure, LostError where all
-    were lost, and else as ``compile`` does.
+    A GPU is measured on the machine that has it, without ``workers``.
+
+    Raises InputError for a budget that is not positive, or where no machine can measure, TargetError where this one has
+    no such GPU, LostError where all machines were lost, and else as ``compile`` does.
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
@@ -262,7 +264,7 @@ def tune(
 
     if workers is None:
         here = chosen(target)
-        return measured(imported(), here, budget, Bench(here[0], cpus(threads)))
+        return measured(imported(), here, budget, devices.bench(here[0], cpus(threads)))
     with Cluster(workers) as cluster:
         groups = cluster.groups(target)
         there = [chosen(group.target) for group in groups]

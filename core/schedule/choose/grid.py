@@ -1,20 +1,25 @@
-"""The default schedule of a nest for blocks of threads, from its structure and the target's description.
+"""The schedule of a nest for blocks of threads, from its structure and the target's description.
 
-The threads of a block divide the loop along which memory is contiguous, as the lanes of a vector do on a CPU.
+The threads of a block divide the loop along which memory is contiguous, as the lanes of a vector do on a CPU. Where
+there are several ways, they are listed with their estimates, and the target's decisions choose; what is not legal is
+no candidate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
-from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, vector_gain
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
-from luminal.core.schedule.cost import tile as cost
+from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
 from luminal.core.schedule.grid.sort_rows import SortTogether
@@ -32,9 +37,50 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import DType, f32
 
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class ProductBlock:
+    """How a block computes its tile of a product: ``terms`` are staged at once, in two stages with ``ahead``; fragments
+    are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments)."""
+
+    terms: int
+    ahead: bool
+    across: int
+
+    def __str__(self) -> str:
+        warps = f", warps of 1/{self.across} of its columns" if self.across else ""
+        return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
+
+
+@dataclass(frozen=True)
+class ChainTile:
+    """The tile of a task of a chain: ``rows``, ``columns`` of the first contraction at once, in two stages with
+    ``ahead``."""
+
+    rows: int
+    columns: int
+    ahead: bool
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.columns} columns at once in {1 + self.ahead} stages"
+
+
+@dataclass(frozen=True)
+class BlockPass:
+    """A pass over memory: at most ``wide`` bytes that a thread reads or writes at once, at most ``threads`` in a
+    block."""
+
+    wide: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.wide} bytes at once, {self.threads} threads"
+
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The default schedule of the serial nest of ``cluster``. Raises ScheduleError where it is a chain that cannot be
+    """The schedule of the serial nest of ``cluster``. Raises ScheduleError where it is a chain that cannot be
     one pass."""
     if cluster.chain is not None:
         assert target.grid is not None
@@ -43,8 +89,8 @@ def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Sche
 
 
 def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
-    """The default schedule of a serial nest; ``found`` is its contraction, if it has one. A nest with an empty loop
-    stays serial."""
+    """The schedule of a serial nest; ``found`` is its contraction, if it has one. A nest with an empty loop stays
+    serial."""
     nest = lowered.nest
     assert target.grid is not None
     if any(loop.extent == 0 for loop in perfect_loops(nest.body)[0]):
@@ -60,23 +106,87 @@ def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -
         return replace(_schedule_pass(nest, target, target.grid), refusal=str(refusal))
 
 
+def _chosen(
+    nest: ln.LoopNest, target: Target, topic: str, candidates: Sequence[Candidate[C]],
+    scheduled: Callable[[C], Scheduled], *more: object,
+) -> Scheduled:  # fmt: skip
+    """The schedule by that of ``candidates`` which the target's decisions choose; those that are not legal, or come to
+    the same as an earlier one, are left out. ``more`` are facts that count, besides the nest. Raises ScheduleError
+    where none is legal."""
+    made: dict[C, Scheduled] = {}
+    refusals: list[ScheduleError] = []
+
+    def different() -> Iterator[Candidate[C]]:
+        nests: set[ln.LoopNest] = set()
+        for candidate in sorted(candidates, key=lambda candidate: candidate.estimate):
+            try:
+                found = scheduled(candidate.content)
+            except ScheduleError as refusal:
+                refusals.append(refusal)
+                continue
+            if found.nest not in nests:
+                nests.add(found.nest)
+                made[candidate.content] = found
+                yield candidate
+
+    # By formula the first is taken: the others are not made.
+    found = list(islice(different(), 1 if target.decisions is FORMULA else None))
+    if not found:
+        raise refusals[-1]
+    content, asked = target.decisions.ask(topic, lambda: description(nest, *more), found)
+    chosen = made[content]
+    return chosen if asked is None else replace(chosen, asked=(*chosen.asked, asked))
+
+
 def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Scheduled:
+    """A product in tiles, each by a block."""
     nest, tile = lowered.nest, found.tile
     assert tile is not None
-    state = Scheduler(nest, target)
     reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
-    factors = product_of(reduction)
+    a, b = (stored_type(nest, x.array) for x in product_of(reduction))
+    fragment = target.fragment(a, b) if reduction.dtype == f32 else None
+    most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
+    sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
+    wanted = tile.rows, tile.columns, tile.lanes
+    shape = next(t for t in grid.costs.tiles if (t.rows, t.columns, t.side) == wanted)
+    across = [0]
+    if fragment is not None:
+        first = grid.costs.warps_of(tile.rows) // 2
+        across = [first, *(n for n in (first * 2, first // 2) if n > 1)]
+
+    def cycles(way: ProductBlock) -> float:
+        threads = shape.threads if fragment is None else 2 * way.across * fragment.warp
+        block = blocks.product_block(grid, shape, threads, reduction.dtype.itemsize, way.terms * size, way.ahead)
+        waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
+        return blocks.block_cycles(grid, shape, block, *sizes) + waiting
+
+    ways = [
+        ProductBlock(staged // size, ahead, warps)
+        for warps in across
+        for ahead in sorted({grid.ahead, False}, reverse=True)
+        for staged in (most, most // 2, most * 2)
+    ]
+
+    def scheduled(way: ProductBlock) -> Scheduled:
+        parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment, way.across)
+        return _schedule_tiles(lowered, found, tile, parts, way, target, grid)
+
+    candidates = [Candidate("schedule", way, cycles(way)) for way in ways]
+    return _chosen(nest, target, "block", candidates, scheduled, tile)
+
+
+def _schedule_tiles(
+    lowered: Lowered, found: Contraction, tile: Tile, parts: Square | Warps, way: ProductBlock, target: Target,
+    grid: Grid,
+) -> Scheduled:  # fmt: skip
+    state = Scheduler(lowered.nest, target, tile.asked)
     of_m, of_n = lowered.loops(found.m), lowered.loops(found.n)
     loops = [loop.axis for loop in state.loops()]
     only_a, only_b = ([v.name for v in loops if v in axes] for axes in (of_m, of_n))
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
-    a, b = (stored_type(nest, x.array) for x in factors)
-    fragment = target.fragment(a, b) if reduction.dtype == f32 else None
-    parts = Square(tile.lanes) if fragment is None else _warp_tiles(tile, fragment, grid)
-    depth = grid.costs.depth // max(a.itemsize, b.itemsize)
-    stage = Stage(m, n, tile.rows, tile.columns, depth, parts, grid.ahead, grid.costs.steps)
+    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.block))
@@ -96,30 +206,32 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         """How often all processors compute a tile, in one pass and where each tile is a task."""
         rows, block = tile
         tasks = math.prod(size(loop.extent) for loop in batch) * -(-size(m.extent) // rows)
-        blocks = -(-size(chain.along.hi + 1) // block)
-        return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
+        steps = -(-size(chain.along.hi + 1) // block)
+        return -(-tasks // grid.processors) * steps, -(-tasks * steps // grid.processors)
 
-    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.chain_cycles(grid, tile, waves(tile, typical)[0]))
-    together, apart = waves(tiles[0], largest)
+    cycles = {tile: blocks.chain_cycles(grid, tile, waves(tile, typical)[0]) for tile in grid.costs.chain_tiles}
+    together, apart = waves(min(cycles, key=cycles.__getitem__), largest)
     if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
-    refusals: list[ScheduleError] = []
-    for tile in tiles:
-        for ahead in sorted({grid.ahead, False}, reverse=True):
-            try:
-                return _schedule_one_pass(nest, chain, columns, tile, m.axis.name, target, ahead)
-            except ScheduleError as refusal:
-                refusals.append(refusal)
-    raise refusals[-1]
+    candidates = [
+        Candidate("schedule", ChainTile(*tile, ahead), estimate)
+        for tile, estimate in cycles.items()
+        for ahead in sorted({grid.ahead, False}, reverse=True)
+    ]
+    return _chosen(
+        nest, target, "chain", candidates,
+        lambda tile: _schedule_one_pass(nest, chain, columns, tile, m.axis.name, target),
+        chain.tile,
+    )  # fmt: skip
 
 
 def _schedule_one_pass(
-    nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
+    nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: ChainTile, m: str, target: Target
 ) -> Scheduled:
     """A chain in tiles of so many rows and columns. Raises ScheduleError where they are too large."""
     grid = target.grid
     assert grid is not None
-    rows, block = tile
+    rows, block = tile.rows, tile.columns
     state = Scheduler(nest, target)
     product = next(s for s in columns.body if isinstance(s, ln.Reduction))
     a, b = product.dtype, _right_type(nest, columns, product)
@@ -128,7 +240,8 @@ def _schedule_one_pass(
         a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = target.fragment(a, b) if product.dtype == f32 else None
     side = grid.costs.side
-    first = Square(side) if fragment is None else _warp_tiles(Tile(rows, block // side, side), fragment, grid)
+    across = grid.costs.warps_of(rows) // 2
+    first = Square(side) if fragment is None else _warps(Tile(rows, block // side, side), fragment, across)
     threads = first.threads(rows, block)
     last, width = _divided_sums(nest, columns, rows, threads, target, grid)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
@@ -136,7 +249,7 @@ def _schedule_one_pass(
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
     state.derived = OnePass(nest, chain.along.name).derivation
-    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead, grid.costs.steps))
+    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps))
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
@@ -150,7 +263,7 @@ def _divided_sums(
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     fragment = target.fragment(last.dtype, _right_type(nest, columns, last))
     if fragment is not None:
-        parts = _warp_tiles(Tile(rows, 1, 1), fragment, grid)
+        parts = _warps(Tile(rows, 1, 1), fragment, grid.costs.warps_of(rows) // 2)
         across = threads // fragment.warp * parts.rows // rows
         wide = -(-extent // (across * fragment.columns)) * fragment.columns
         return replace(parts, columns=wide), wide * across
@@ -166,14 +279,24 @@ def _right_type(nest: ln.LoopNest, columns: ln.Loop, last: ln.Reduction) -> DTyp
     return next(right, last.dtype)
 
 
-def _warp_tiles(tile: Tile, fragment: Fragment, grid: Grid) -> Warps:
-    """Four warps, two by two, or eight for tiles of many rows: the elements of a lane must fit its registers."""
-    columns = tile.columns // (4 if tile.rows > grid.costs.four_warps else 2)
-    return Warps(tile.rows // 2, columns, fragment)
+def _warps(tile: Tile, fragment: Fragment, across: int) -> Warps:
+    """Two rows of so many warps: the elements of a lane must fit its registers."""
+    return Warps(tile.rows // 2, tile.columns // across, fragment)
 
 
 def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
-    """Elementwise kernels, copies and rows: one pass over memory."""
+    """Elementwise kernels, copies and rows: one pass over memory. The wider the accesses, the fewer transactions."""
+    ways = [
+        BlockPass(wide, threads)
+        for wide in (grid.costs.wide, grid.costs.wide // 2, grid.costs.wide // 4)
+        for threads in (grid.threads, grid.threads // 2, grid.threads // 4)
+    ]
+    candidates = [Candidate("schedule", way) for way in ways]
+    return _chosen(nest, target, "pass", candidates, lambda way: _schedule_by(way, nest, target, grid))
+
+
+def _schedule_by(way: BlockPass, nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
+    """One pass over memory, as ``way`` has it."""
     state = Scheduler(nest, target)
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
@@ -182,8 +305,8 @@ def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     if along is not None:
         length = typical(along.hi + 1)
         of_warp = 1 << max(0, (length // grid.warp).bit_length() - 1)  # work for a whole warp
-        wide = min(_vector_width(along, state, grid.costs.wide), of_warp)
-        threads = _threads_of_row(length, wide, grid)
+        wide = min(_vector_width(along, state, way.wide), of_warp)
+        threads = _threads_of_row(length, wide, grid, way.threads)
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
             state.merge([loop.axis.name for loop in state.loops()])
@@ -191,9 +314,9 @@ def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     elif not outer or any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:
-        threads = grid.threads
+        threads = way.threads
         state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
-        _divide_flat_loop(state, state.join([loop.axis.name for loop in state.loops()]), threads, grid.costs.wide)
+        _divide_flat_loop(state, state.join([loop.axis.name for loop in state.loops()]), threads, way.wide)
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
@@ -225,7 +348,7 @@ def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     room = grid.shared // grid.costs.sorting // stored_type(nest, sort.array).itemsize
     inner = [loop for s in perfect_loops(nest.body)[1] if isinstance(s, ln.Loop) for loop in perfect_loops((s,))[0]]
     length = max(typical(extent) for extent in (sort.extent, *(loop.extent for loop in inner)))
-    threads = _threads_of_row(min(length, room), 1, grid)
+    threads = _threads_of_row(min(length, room), 1, grid, grid.threads)
     state.do(SortTogether(threads, room))
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
@@ -248,10 +371,11 @@ def _row_axis(state: Scheduler, short: int) -> Var | None:
     return max(found, key=lambda v: vector_gain(v, state), default=None)
 
 
-def _threads_of_row(length: int, wide: int, grid: Grid) -> int:
-    """Threads for a row of ``length`` elements, each taking ``wide`` at once: a power of two of warps."""
+def _threads_of_row(length: int, wide: int, grid: Grid, most: int) -> int:
+    """Threads for a row of ``length`` elements, each taking ``wide`` at once: a power of two of warps, up to
+    ``most``."""
     threads = grid.warp
-    while threads < grid.threads and threads * max(grid.costs.each, wide) < length:
+    while threads < most and threads * max(grid.costs.each, wide) < length:
         threads *= 2
     return threads
 

@@ -10,15 +10,17 @@ from dataclasses import replace
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.decisions import Candidate
-from luminal.core.grid import Grid
+from luminal.core.grid import BlockTile
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.prologue import Prologue
 from luminal.core.schedule.contraction.roles import row_stride
+from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.cost import tile as cost
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
+from luminal.core.types import f32
 
 
 def choose_tile(
@@ -159,13 +161,29 @@ def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
     return depth if depth >= unit.depth // (unit.part_of_run if depth == run else unit.part_of_runs) else 0
 
 
-def block_tile(grid: Grid, found: Contraction) -> Tile:
-    """The tile of a block of threads with the least estimated cycles for all blocks on all processors. Each thread
-    computes ``lanes`` rows and ``lanes`` columns of it."""
-    batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
+def block_tile(target: Target, found: Contraction) -> Tile:
+    """The tile of a block of threads with the least estimated cycles for all blocks on all processors, unless the
+    target's decisions name another. Each thread computes ``lanes`` rows and ``lanes`` columns of it.
 
-    tile = min(grid.costs.tiles, key=lambda tile: cost.block_cycles(grid, tile, batch, rows, columns))
-    return Tile(tile.rows, tile.columns // tile.side, tile.side)
+    Tiles for which a block has no room are none, unless it has room for none of them."""
+    grid = target.grid
+    assert grid is not None
+    sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
+    narrow = found.a.source.dtype
+    fragment = target.fragment(narrow, narrow) if found.dtype == f32 else None
+
+    def block(tile: BlockTile) -> blocks.Block:
+        threads = tile.threads if fragment is None else fragment.warp * grid.costs.warps_of(tile.rows)
+        return blocks.product_block(grid, tile, threads, found.dtype.itemsize, grid.costs.depth, grid.ahead)
+
+    tiles = [tile for tile in grid.costs.tiles if block(tile).fits(target.block)] or grid.costs.tiles
+    candidates = [
+        Candidate("layout", Tile(tile.rows, tile.columns // tile.side, tile.side), estimate)
+        for tile in tiles
+        for estimate in (blocks.block_cycles(grid, tile, block(tile), *sizes),)
+    ]
+    chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, ()), candidates)
+    return replace(chosen, asked=asked)
 
 
 def lines(found: Contraction) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Cycles of a contraction in tiles of one shape: register tiles of a core, or tiles of blocks of threads.
+"""Cycles of a contraction in register tiles of a core of one shape.
 
 A step of a tile of ``r`` rows and ``v`` vectors has ``r*v`` multiply-adds and ``r + v`` loads, two of each a cycle. It
 takes at least the latency of a multiply-add, and at least the time in which its row of the panel arrives: the first
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from luminal.core.grid import BlockTile, Grid
 from luminal.core.matrix import MatrixUnit
 from luminal.core.target import Target
 
@@ -74,17 +73,3 @@ def matrix_cycles(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], 
     rows = high * unit.rows
     tiles = sum((-(-line // rows) if whole else line / rows) / line for line in lines)
     return unit.cycles * tiles * -(-columns // (wide * unit.columns)) * (high * wide + (high + wide) * unit.load)
-
-
-def block_cycles(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
-    """Cycles of a step of ``batch`` products in tiles of blocks, on all processors at once, as if a processor did one
-    multiply-add a cycle: its real rate is not needed to compare tiles."""
-    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    return -(-blocks // grid.processors) * tile.rows * tile.columns / tile.rate
-
-
-def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
-    """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns that all processors
-    compute in ``waves``; comparable with ``block_cycles``."""
-    rows, columns = tile
-    return waves * (rows * columns + grid.costs.staged * (rows + columns))

@@ -203,7 +203,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
 
 def _tile(target: Target, found: Contraction, columns: int | None, prologue: Prologue | None) -> Tile:
     if target.grid is not None:
-        return block_tile(target.grid, found)
+        return block_tile(target, replace(found, a=_in_memory(found.a)))
     if prologue is None:
         return _in_place(target, found, choose_tile(target, found, columns))
     depth = typical(found.count(found.k))

@@ -76,10 +76,13 @@ class Bench:
     """Compiles and measures candidates for ``target`` on this machine. Use it as a context manager: it has a process.
 
     What measures elsewhere overrides ``each``, ``runs``, ``machine``, ``check``, ``share`` and ``width``, the number of
-    questions that are measured at once.
+    questions that are measured at once. ``beam`` candidates of a question are measured, the first by estimate.
+    Libraries of whole models ``emulate`` a GPU where that is true.
     """
 
     width = 1
+    beam = 4
+    emulate = False
 
     def __init__(self, target: Target, threads: int, hang: float = HANG) -> None:
         self.target, self.threads = target, threads
@@ -102,6 +105,10 @@ class Bench:
     def check(self) -> None:
         """Raises TargetError where the machine cannot run code for the target."""
         check_supported(self.target)
+
+    def measures(self, part: Part) -> bool:
+        """Whether a kernel can be measured by itself."""
+        return True
 
     def compile(self, kernels: Sequence[Kernel]) -> Compiled:
         """One library of ``kernels``, without those that the compiler rejects."""

@@ -74,5 +74,5 @@ def timings(programs: Sequence[Program], model: Model, bench: Bench) -> list[Tim
     """Runs of the first entry of each of ``programs``, which are all the same ``model``, taking turns, on drawn
     inputs, where the ``bench`` measures."""
     entry, graph = next(iter(model.graphs.items()))
-    folders = [artifact.build(program, model.target, Stages()) for program in programs]
+    folders = [artifact.build(program, model.target, Stages(), bench.emulate) for program in programs]
     return bench.runs(folders, entry, drawing.draw(graph, drawing.sizes(graph)))

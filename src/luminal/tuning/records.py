@@ -14,11 +14,11 @@ import sqlite3
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from luminal.core import config
+from luminal.core import config, device
 from luminal.core.decisions import FORMULA, LANGUAGE, Decisions
 from luminal.core.errors import LuminalError
 from luminal.core.target import Target, processor
@@ -94,7 +94,10 @@ def least_gain(default: Measured | Timing, found: Measured | Timing, least: floa
 
 
 def machine(target: Target, threads: int, of: str | None = None) -> str:
-    """The properties of a machine on which times depend, as text. Its processor is ``of``, if given, else this one."""
+    """The properties of a machine on which times depend, as text. Its processor is ``of``, if given, else this one; a
+    GPU's is the GPU, whose times do not depend on threads."""
+    if target.grid is not None:
+        of, threads, target = of or device.name(target.dialect) or processor(), 0, replace(target, threads=0)
     facts = {
         "processor": of or processor(), "target": target.name, "features": sorted(target.features),
         "registers": target.registers, "caches": [target.l1, target.l2, target.l3],
@@ -270,9 +273,12 @@ def taken(records: Records, machine: str) -> dict[str, str]:
 
 
 def decisions(target: Target, threads: int, records: Records | None = None) -> Decisions:
-    """What is ``taken`` on this machine with so many threads. By formula where nothing was measured, or where the user
-    wants no records. What the target itself brings is kept. Raises RecordsError."""
-    if target.grid is not None or target.decisions is not FORMULA or config.NO_RECORDS.value:
+    """What is ``taken`` on this machine with so many threads. By formula where nothing was measured, where the target
+    is a GPU that this machine lacks, or where the user wants no records. What the target itself brings is kept. Raises
+    RecordsError."""
+    if target.decisions is not FORMULA or config.NO_RECORDS.value:
+        return target.decisions
+    if target.grid is not None and device.missing(target.dialect, target.features):
         return target.decisions
     found = taken(records or Records(), machine(target, threads))
     return Decisions(found) if found else target.decisions

@@ -17,7 +17,7 @@ from luminal.core.schedule.cost import kernel as cost
 from luminal.core.schedule.program.ir import Launch, Program
 from luminal.core.target import Target
 from luminal.progress import Progress
-from luminal.tuning import confirm, forms, subject
+from luminal.tuning import confirm, devices, forms, subject
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Contender, Part
 from luminal.tuning.outcome import UNCONFIRMED, Answer, Outcome
@@ -25,7 +25,6 @@ from luminal.tuning.records import Measured, Records
 
 QUICK = 60.0  # seconds of a quick search
 
-BEAM = 4  # candidates of a question, the first by estimate
 BATCH = 16  # kernels that are compiled together
 FIRST = 0.6  # part of the time left that a kind of questions may take while other kinds follow
 SECONDS = 0.4  # time to measure a question
@@ -54,12 +53,10 @@ def tune(
     (``confirm``), by this search or by an earlier one that did not come so far; until then, and where it is not faster
     with it by more than the noise, the defaults stay. ``bench`` measures, this machine's if none is given.
 
-    Raises InputError where the target is a GPU, or the user wants no records; TargetError where this machine cannot run
-    its code, RecordsError where the records cannot be used.
+    Raises InputError where the user wants no records; TargetError where this machine cannot run the target's code,
+    RecordsError where the records cannot be used.
     """
-    if target.grid is not None:
-        raise InputError(f"schedules are not tuned for GPUs: expected a CPU as the target, found {target.name}")
-    bench = bench or Bench(target, threads)
+    bench = bench or devices.bench(target, threads)
     bench.check()
     if config.NO_RECORDS.value:
         raise InputError(
@@ -155,6 +152,11 @@ class _Search:
             self.answers[number] = replace(answer, measured=rows)
         return seconds
 
+    def _measurable(self, found: Mapping[str, list[Contender]]) -> dict[str, list[Contender]]:
+        """The questions all of whose kernels the bench can measure by themselves."""
+        measures = self.bench.measures
+        return {q: each for q, each in found.items() if all(measures(part) for c in each for part in c.parts)}
+
     def outcome(self, seconds: tuple[float, float] | None) -> Outcome:
         """All that was found; ``seconds`` are those of the runs that confirm it."""
         winners = recording.winners(self.records, self.machine)
@@ -184,7 +186,7 @@ class _Search:
             return self._forms(answers)
         found: dict[str, list[Contender]] = {}
         times: Counter[str] = Counter()
-        number, beam = 0, BEAM
+        number, beam = 0, self.bench.beam
         while number < beam:
             started = self.clock()
             trial = Trial((kind,), number, answers, self.defaults)
@@ -205,7 +207,7 @@ class _Search:
                 if (self.clock() - started) * beam > self.budget / 4:
                     beam = min(beam, 2)
             number += 1
-        return _worthwhile(found, times)
+        return _worthwhile(self._measurable(found), times)
 
     def _forms(self, answers: Mapping[str, str]) -> dict[str, list[Contender]]:
         """The forms of each region of which there are several."""
@@ -213,9 +215,10 @@ class _Search:
         self.model.compiled(listing)
         target = self.model.target
         found = {
-            question: forms.contenders(asked.candidates[:BEAM], listing.times[question], target, answers)
+            question: forms.contenders(asked.candidates[: self.bench.beam], listing.times[question], target, answers)
             for question, asked in listing.questions.items()
         }
+        found = self._measurable(found)
         return _worthwhile(found, Counter({q: _time(each[0].parts, target) for q, each in found.items() if each}))
 
 

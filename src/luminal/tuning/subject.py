@@ -59,16 +59,21 @@ class Subject:
 @dataclass(frozen=True)
 class Work:
     """A kernel of a contender, how many ``times`` a run of the model launches it, and the ``positions`` at which the
-    arrays that it writes, by their number, are to be compared."""
+    arrays that it writes, by their number, are to be compared. For a GPU, it is alone in the library of ``folder``,
+    which gives the arrays that are ``written``, and has those that are ``constants``."""
 
     of: Subject
     times: int
     positions: Mapping[int, NDArray[np.int64]]
+    folder: str = ""
+    written: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Race:
-    """The work of the contenders of one question, as kernels of ``library``. They take turns for ``seconds``, on
+    """The work of the contenders of one question, as kernels of ``library``, or each in its own folder where that is
+    empty. They take turns for ``seconds``, on
     ``threads`` threads, and read at most ``weights`` bytes of weights in turn."""
 
     library: str

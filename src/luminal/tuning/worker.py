@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core.schedule.program.ir import ALIGNMENT, aligned
+from luminal.runtime import loader
 from luminal.timing import race
 from luminal.tuning import subject
 from luminal.tuning.subject import Argument, Race, Subject, Work
@@ -144,6 +145,9 @@ def answer(
     asked: Race, libraries: dict[str, Library], memories: dict[int, Memory], tell: Callable[[object], None]
 ) -> None:
     """Runs a race, in one of the ``libraries`` and ``memories`` that earlier ones had, or in new ones."""
+    if not asked.library:
+        answer_on_device(asked, tell)
+        return
     if asked.library not in libraries:
         libraries[asked.library] = Library(asked.library, asked.threads)
     library = libraries[asked.library]
@@ -164,6 +168,39 @@ def answer(
         return contenders[place].sample(library, number)
 
     tell((race([partial(sample, place) for place in range(len(contenders))], asked.seconds), found))
+
+
+def answer_on_device(asked: Race, tell: Callable[[object], None]) -> None:
+    """Runs a race of kernels that are libraries of their own, for a GPU: a sample is the time of their steps there."""
+    contenders: list[Sequence[tuple[Work, loader.Library, list[NDArray[Any]]]]] = []
+    found: list[list[dict[int, NDArray[Any]]]] = []
+    for number, works in enumerate(asked.contenders):
+        tell(number)
+        contender = []
+        found.append([])
+        for work in works:
+            library, inputs = loader.load(work.folder, threads=asked.threads, profile=True), given(work)
+            outputs, _ = library.profile(inputs)
+            found[-1].append({k: np.asarray(y)[work.positions[k]] for k, y in zip(work.written, outputs, strict=True)})
+            contender.append((work, library, inputs))
+        contenders.append(contender)
+
+    def sample(place: int, number: int) -> float:
+        tell(place)
+        return sum(
+            work.times * sum(step.seconds for step in library.profile(inputs)[1])
+            for work, library, inputs in contenders[place]
+        )
+
+    tell((race([partial(sample, place) for place in range(len(contenders))], asked.seconds), found))
+
+
+def given(work: Work) -> list[NDArray[Any]]:
+    """The inputs of the library of a kernel that is alone in it (``devices.alone``)."""
+    arrays = work.of.arrays(subject.drawn)
+    read = [k for k, argument in enumerate(work.of.arguments) if argument.same == k and k not in work.written]
+    constants = set(work.constants)
+    return [arrays[k] for k in read if k not in constants] + [np.zeros(size, np.uint8) for size in work.of.sizes]
 
 
 def _end_with(parent: int) -> None:

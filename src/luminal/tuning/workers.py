@@ -227,7 +227,9 @@ class RemoteBench(Bench):
         return records.machine(self.target, self.threads, self.group.processor)
 
     def check(self) -> None:
-        """The workers were asked."""
+        """The workers were asked. Raises InputError where the target is a GPU, of which they say nothing."""
+        if self.target.grid is not None:
+            raise InputError(f"workers: expected a CPU as the target, found {self.target.name}: do without workers")
 
     def each(
         self, compiled: Compiled, questions: Mapping[str, Sequence[Contender]], seconds: float

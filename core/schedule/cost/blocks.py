@@ -1,0 +1,69 @@
+"""Cycles of blocks of threads: the waves in which all processors run them, and how many a processor has room for.
+
+Cycles are those of a processor that does one multiply-add in each: its real rate is not needed to compare schedules of
+one product. Nothing here was measured on a device: `luminal tune` does that, where there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luminal.core.grid import REGISTER, WARP, BlockLimits, BlockTile, Grid
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block takes of a processor: ``threads``, 4-byte ``registers`` of each, bytes of ``shared`` memory."""
+
+    threads: int
+    registers: int
+    shared: int
+
+    def fits(self, limits: BlockLimits) -> bool:
+        """Whether a block may take as much."""
+        return self.threads <= limits.threads and self.registers <= limits.registers and self.shared <= limits.shared
+
+
+def product_block(grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: bool) -> Block:
+    """What a block of ``threads`` takes for a tile of sums of ``itemsize`` bytes: the sums, a row and a column of a
+    step, and ``staged`` bytes of each row and column, twice where they are copied ``ahead``."""
+    words = max(1, itemsize // REGISTER)
+    held = tile.rows * tile.columns // threads * words + 2 * tile.side * words
+    stages = (tile.rows + tile.columns) * staged * (2 if ahead else 1)
+    return Block(threads, held + grid.costs.spare, stages)
+
+
+def resident(grid: Grid, block: Block) -> int:
+    """How many such blocks a processor runs at once."""
+    of = grid.processor
+    counts = of.registers // (block.threads * block.registers), of.threads // block.threads
+    return max(1, min(*counts, of.shared // max(1, block.shared)))
+
+
+def occupancy(grid: Grid, block: Block) -> float:
+    """The warps of resident blocks, as a part of those that hide the latency of memory; at most 1."""
+    return min(1.0, resident(grid, block) * block.threads / (WARP * grid.costs.warps))
+
+
+def block_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:
+    """Cycles of a step of ``batch`` products in tiles of blocks, on all processors at once."""
+    return _waves(grid, tile, batch, rows, columns) * tile.rows * tile.columns / (tile.rate * occupancy(grid, block))
+
+
+def waiting_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:
+    """The cycles of a step in which processors wait for what it stages, where that is not copied ahead: other blocks
+    on the same processor compute meanwhile."""
+    staging = grid.costs.staged * (tile.rows + tile.columns) / resident(grid, block)
+    return _waves(grid, tile, batch, rows, columns) * staging
+
+
+def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
+    """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns that all processors
+    compute in ``waves``; comparable with ``block_cycles``."""
+    rows, columns = tile
+    return waves * (rows * columns + grid.costs.staged * (rows + columns))
+
+
+def _waves(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> int:
+    """How many blocks the processor with the most has."""
+    return -(-batch * -(-rows // tile.rows) * -(-columns // tile.columns) // grid.processors)
