@@ -70,6 +70,7 @@ Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.targ
 Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
 Algebra = Annotated[str | None, typer.Option(help=options.ALGEBRA, callback=options.algebra)]
 Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
+Activations = Annotated[str | None, typer.Option(help=options.ACTIVATIONS, callback=options.activations)]
 Winograd = Annotated[float | None, typer.Option(help=options.WINOGRAD, callback=options.winograd)]
 Dims = Annotated[
     list[str] | None,
@@ -169,6 +170,7 @@ def compile_(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
@@ -195,6 +197,7 @@ def compile_(
         module = luminal.compile(
             model,
             **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            activations=activations,
             name=name,
             emulate=emulate,
             seed=seed,
@@ -209,7 +212,8 @@ def compile_(
     say(f"{output} in {text(time.perf_counter() - started)}")
     for line in tuned.lines(module.tuned) if module.tuned is not None else ():
         say(line)
-    for option, value in {"algebra": algebra, "weights": weights, "winograd": winograd}.items():
+    chosen = {"algebra": algebra, "weights": weights, "winograd": winograd, "activations": activations}
+    for option, value in chosen.items():
         if value is not None:
             say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
     if explain:
@@ -278,6 +282,7 @@ def diff(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
@@ -300,6 +305,7 @@ def diff(
             against,
             reference=reference,
             **_choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            activations=activations,
             seed=seed,
             tolerance=tolerance,
             save=save,

@@ -17,6 +17,7 @@ from luminal import emitted
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
+from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 
 # The names of targets and of precisions, for help.
@@ -35,6 +36,7 @@ WINOGRAD = (
     "the largest error, relative to the root mean square of outputs, that faster convolutions may have, 1e-3 say "
     "(CPUs, fp32); default: none"
 )
+ACTIVATIONS = f"what quantised weights multiply is rounded to: {', '.join(activations_.ALL)}; default: nothing"
 WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 
@@ -58,7 +60,7 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
 
 
 precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
-emit = _one_of(emitted.FORMS)
+emit, activations = _one_of(emitted.FORMS), _one_of(activations_.ALL)
 
 
 def algebra(name: str | None) -> str | None:
