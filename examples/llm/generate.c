@@ -68,7 +68,7 @@ static char* put_character(char* to, unsigned c) {
         *to++ = (char)c;
     } else {
         const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-        *to++ = (char)((0xF00 >> more) | c >> 6 * more);
+        *to++ = (char)((0xFF00u >> (more + 1) & 0xFF) | c >> 6 * more);
         for (int k = more - 1; k >= 0; k--) *to++ = (char)(0x80 | (c >> 6 * k & 0x3F));
     }
     return to;
