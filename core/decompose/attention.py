@@ -23,6 +23,7 @@ from luminal.core.symbolic import Int
 def scaled_dot_product_attention(
     q: Node, k: Node, v: Node, mask: Node | None = None, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False, softcap: float = 0.0, sink: Node | None = None,
+    k_scales: Node | None = None, v_scales: Node | None = None,
 ) -> Node:  # fmt: skip
     """``softmax(q @ k.T * scale + mask) @ v`` (Vaswani et al., 2017).
 
@@ -31,7 +32,9 @@ def scaled_dot_product_attention(
     ``column <= row``. ``scale`` defaults to ``1/sqrt(E)``. With ``enable_gqa`` query heads share key heads: ``H``
     becomes the axes (key head, member of its group) and nothing is repeated. A ``softcap`` above 0 bounds scores, as
     ``softcap * tanh(scores / softcap)``, before the mask; ``sink [H]`` is the score of one more key, whose value is
-    zero. A row whose every position is masked gives zeros, as in PyTorch.
+    zero. ``k_scales`` and ``v_scales [.., H, S]`` are factors of the rows of ``k`` and ``v``, of which scores and
+    weights are multiplied, so that products read what is stored. A row whose every position is masked gives zeros, as
+    in PyTorch.
     """
     require_float(q, "scaled_dot_product_attention")
     scale = _scale(q, scale)
@@ -46,6 +49,9 @@ def scaled_dot_product_attention(
         k, v = unsqueeze(k, [-3]), unsqueeze(v, [-3])
         mask = None if mask is None else _grouped_mask(mask, heads, shared, group)
         sink = None if sink is None else reshape(sink, [shared, group])
+    k_scales, v_scales = (
+        None if scales is None else unsqueeze(scales, [-2, -3] if grouped else [-2]) for scales in (k_scales, v_scales)
+    )
     # The scale has the factor between powers of e and of 2, so that no weight is multiplied by it; but a mask of floats
     # cannot have it, whose least number would become -inf.
     power, unit = (exp2, LOG2_E) if mask is None or mask.dtype.is_bool else (exp, 1.0)
@@ -54,6 +60,7 @@ def scaled_dot_product_attention(
         scores = matmul(q * factor, transpose(k, -2, -1))
     else:
         scores = matmul(q, transpose(k, -2, -1)) * factor
+    scores = scores if k_scales is None else scores * k_scales
     if softcap > 0:
         scores = tanh(scores) * (softcap * unit)
     scores = _masked(scores, mask, is_causal)
@@ -65,6 +72,7 @@ def scaled_dot_product_attention(
     total = sum_(weights, -1, keepdims=True)
     if sink is not None:
         total = total + power(sink - largest)
+    weights = weights if v_scales is None else weights * v_scales
     result = matmul(weights * unary(ops.RECIP, total), v)
     if mask is not None:
         result = select(equal(largest, -math.inf), 0, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose.arithmetic import round_
-from luminal.core.decompose.compare import clamp, equal, maximum, minimum
+from luminal.core.decompose.compare import clamp, equal, magnitude, maximum, minimum
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.reduction import max_, min_
 from luminal.core.ir import Node, cast, select
@@ -37,6 +37,13 @@ def rounded(x: Node, zero: Node | None, to: DType) -> Node:
     """``saturate(round(x) + zero)`` for floats ``x``, ties to even, as casts to integers do: of type ``to``."""
     whole = round_(x)
     return cast(whole if zero is None else whole + cast(zero, types.f32), to)
+
+
+def by_rows(x: Node) -> tuple[Node, Node]:
+    """float32 ``x [.., K]`` as int8, and the scale ``[.., 1]`` of each row, its largest magnitude / 127: ``x`` is the
+    integers times the scale, but for half a scale. Of a row with an infinity or NaN the scale is that."""
+    scale = max_(magnitude(x), -1, keepdims=True) / 127
+    return rounded(x / select(equal(scale, 0), 1, scale), None, types.i8), scale
 
 
 def parameters(low: Node, high: Node, least: int, most: int, smallest: Node) -> tuple[Node, Node]:

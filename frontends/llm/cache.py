@@ -3,13 +3,15 @@
 Each layer has rows for each of several sequences (its slots). A row has the key and the value of one position; a layer
 with a window uses its rows as a ring. Keys lie with the rows innermost, as products of queries and keys read them,
 values with their features innermost. What is at the end of a state holds what nobody reads: results of slots that a
-call leaves alone are written there.
+call leaves alone are written there. Rounded to 8 bits, a row of a head has a scale beside it, by which attention
+multiplies what products with the integers give.
 
 Calls read the rows of a cache only as far as they are filled, in blocks: how many is a size of the call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,25 +20,35 @@ import numpy as np
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.compare import less, less_equal
+from luminal.core.decompose.quantization import by_rows
 from luminal.core.ir import Node, State, iota, select
-from luminal.core.movement import along, reshape, unsqueeze
+from luminal.core.movement import along, reshape, squeeze, unsqueeze
+from luminal.core.origins import Approximation
 from luminal.core.symbolic import Int
-from luminal.core.types import f32, i64
+from luminal.core.types import DType, f32, i8, i64
 from luminal.frontends.llm.config import Attention, Config
 
+TYPES = {"float32": f32, "int8": i8}  # that keys and values are kept in
 BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
 
 
 @dataclass(frozen=True)
 class Room:
     """What a library has room for: sequences (``slots``) of ``context`` positions each, of which one call can append up
-    to ``chunk`` to one; and ``adapters`` of up to ``rank``."""
+    to ``chunk`` to one; and ``adapters`` of up to ``rank``. Its ``cache`` is of that type, one of ``TYPES``."""
 
     context: int
     slots: int = 1
     chunk: int = 512
     adapters: int = 0
     rank: int = 0
+    cache: str = "float32"
+
+    @property
+    def approximations(self) -> tuple[Approximation, ...]:
+        """What the cache rounds of what is computed."""
+        rounded = Approximation("cache", "keys and values in int8, with a scale for each token and head", ())
+        return () if TYPES[self.cache] == f32 else (rounded,)
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer: a ring holds the window of the first position of a call, and the others of it."""
@@ -75,10 +87,9 @@ def first(room: Room) -> Int:
     return sym.var("first", 0, room.slots - 1)
 
 
-def empty(name: str, shape: tuple[int, ...]) -> State:
+def empty(name: str, shape: tuple[int, ...], dtype: DType = f32) -> State:
     """A state that is zeros at first, which each entry may give a new value."""
-    zeros = np.broadcast_to(np.zeros((), np.float32), shape)
-    return State(ir.input_(name, shape, f32), f"{name}.next", ir.constant(np.ascontiguousarray(zeros)))
+    return State(ir.input_(name, shape, dtype), f"{name}.next", ir.constant(np.zeros(shape, dtype.numpy)))
 
 
 @dataclass(frozen=True)
@@ -98,40 +109,58 @@ class Cache:
         return self.rows < self.room.context
 
     @cached_property
-    def keys(self) -> State:
-        return empty(f"keys_{self.number}", (self._elements + 1,))
-
-    @cached_property
-    def values(self) -> State:
-        size = self.attention.head_size
-        return empty(f"values_{self.number}", (self._elements // size + 1, size))
+    def states(self) -> tuple[State, ...]:
+        """Keys and values; of integers also the scales of the keys' rows and of the values'."""
+        size, dtype = self.attention.head_size, TYPES[self.room.cache]
+        rows = self._elements // size + 1
+        keys = empty(f"keys_{self.number}", (self._elements + 1,), dtype)
+        values = empty(f"values_{self.number}", (rows, size), dtype)
+        if dtype == f32:
+            return keys, values
+        return keys, values, *(empty(f"{of}_scales_{self.number}", (rows,)) for of in ("key", "value"))
 
     @property
     def _elements(self) -> int:
         return self.room.slots * self.attention.kv_heads * self.attention.head_size * self.rows
 
-    def put(self, call: Call, keys: Node, values: Node, row: Node) -> tuple[Node, Node]:
-        """The states with ``keys`` and ``values [batch, kv heads, length, head size]`` in rows ``[batch, length]``."""
+    def put(self, call: Call, keys: Node, values: Node, row: Node) -> tuple[Node, ...]:
+        """The states with ``keys`` and ``values [batch, kv heads, length, head size]``, rounded if they are to be, in
+        rows ``[batch, length]``."""
+        parts: tuple[Node, ...] = (keys, values)
+        if TYPES[self.room.cache] != f32:
+            wholes, scales = zip(*map(by_rows, parts), strict=True)
+            parts = (*wholes, *(squeeze(scale, [-1]) for scale in scales))
+        return self.store(call, parts, row)
+
+    def store(self, call: Call, parts: Sequence[Node], row: Node) -> tuple[Node, ...]:
+        """The states with these ``parts`` of each in rows ``[batch, length]``: as for ``put``, scales ``[batch, kv
+        heads, length]``."""
         heads, size = self.attention.kv_heads, self.attention.head_size
         shape = (call.batch, heads, call.length, size)
         whole = unsqueeze(call.slot(), [1, 2, 3]) * heads + along(iota(heads), 1, (1, heads, 1, 1))
         place, active = unsqueeze(row, [1, 3]), unsqueeze(call.active, [1, 2, 3])
-        of_value = select(active, whole * self.rows + place, self._elements // size)
+        of_row = select(active, whole * self.rows + place, self._elements // size)
+        of_row = reshape(ir.expand(of_row, (*shape[:3], 1)), shape[:3])
         of_key = (whole * size + along(iota(size), 3, (1, 1, 1, size))) * self.rows + place
-        of_key = select(active, of_key, self._elements)
-        return (
-            ir.scatter(self.keys.input, ir.expand(of_key, shape), keys, 0),
-            ir.scatter(self.values.input, reshape(ir.expand(of_value, (*shape[:3], 1)), shape[:3]), values, 0),
-        )
+        of_key = ir.expand(select(active, of_key, self._elements), shape)
+        places = (of_key, *(of_row for _ in self.states[1:]))
+        every = zip(self.states, places, parts, strict=True)
+        return tuple(ir.scatter(state.input, place, part, 0) for state, place, part in every)
 
-    def get(self, first: Int, batch: Int, keys: Node, values: Node) -> tuple[Node, Node]:
-        """Views of the filled rows: keys ``[batch, kv heads, head size, span]``, values ``[.., span, head size]``."""
+    def get(self, first: Int, batch: Int, held: Sequence[Node]) -> tuple[Node, ...]:
+        """Views of the filled rows of what is ``held``: keys ``[batch, kv heads, head size, span]``, values
+        ``[.., span, head size]``, scales ``[.., span]``."""
         heads, size, span = self.attention.kv_heads, self.attention.head_size, blocks(self.rows) * BLOCK
+        keys, values, *scales = held
         of_keys, of_values = (batch, heads, size, span), (batch, heads, span, size)
         slot, head, feature, row = ir.axes(of_keys)
         seen = ir.view(keys, of_keys, [(((slot + first) * heads + head) * size + feature) * self.rows + row])
         slot, head, row, feature = ir.axes(of_values)
-        return seen, ir.view(values, of_values, [((slot + first) * heads + head) * self.rows + row, feature])
+        place = ((slot + first) * heads + head) * self.rows + row
+        views = [seen, ir.view(values, of_values, [place, feature])]
+        slot, head, row = ir.axes(of_values[:3])
+        place = ((slot + first) * heads + head) * self.rows + row
+        return (*views, *(ir.view(scale, of_values[:3], [place]) for scale in scales))
 
     def row(self, at: Node) -> Node:
         """The rows of positions."""

@@ -17,6 +17,7 @@ is the first of a call (``slot``, as long as its number) and how many blocks of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,7 +68,7 @@ class Decoder:
     def __init__(self, name: str, config: Config, tensors: Tensors, room: Room) -> None:
         self.name, self.config, self.tensors, self.room = name, config, tensors, room
         self.caches = [Cache(number, layer.attention, room) for number, layer in enumerate(config.layers)]
-        self.states = [state for cached in self.caches for state in (cached.keys, cached.values)]
+        self.states = [state for cached in self.caches for state in cached.states]
         self.adapters = Adapters(config, room)
         self.logits = empty("logits", (room.slots + 1, config.vocabulary))
         self._turns: dict[Rotary, tuple[Node, Node]] = {}
@@ -96,7 +97,7 @@ class Decoder:
         left[self.logits] = ir.scatter(self.logits.input, row, scores, 0)
         left |= {state: state.input for state in self.adapters.all()}
         choices = () if chosen is None else (chosen.number, chosen.strength)
-        return self._graph((tokens, start, *choices), (), left)
+        return replace(self._graph((tokens, start, *choices), (), left), approximations=self.room.approximations)
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
@@ -113,12 +114,11 @@ class Decoder:
 
     def read(self) -> Graph:
         """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,
-        head size]``; and its logits."""
+        head size]``, their scales ``[kv heads, span]`` if they have any; and its logits."""
         outputs: list[tuple[str, Node]] = []
         for cached in self.caches:
-            parts = cached.get(first(self.room), 1, cached.keys.input, cached.values.input)
-            names = (cached.keys.name, cached.values.name)
-            outputs += [(f"{name}_rows", squeeze(part, [0])) for name, part in zip(names, parts, strict=True)]
+            parts = cached.get(first(self.room), 1, [state.input for state in cached.states])
+            outputs += [(f"{s.name}_rows", squeeze(part, [0])) for s, part in zip(cached.states, parts, strict=True)]
         outputs.append(("logits_row", self._kept()))
         return self._graph((), outputs, {state: state.input for state in (*self.states, self.logits)})
 
@@ -129,13 +129,17 @@ class Decoder:
         for cached in self.caches:
             span, attention = blocks(cached.rows) * BLOCK, cached.attention
             heads, size = attention.kv_heads, attention.head_size
-            keys = ir.input_(f"{cached.keys.name}_rows", (heads, size, span), f32)
-            values = ir.input_(f"{cached.values.name}_rows", (heads, span, size), f32)
-            given += [keys, values]
+            shapes = ((heads, size, span), (heads, span, size), (heads, span), (heads, span))
+            rows = [
+                ir.input_(f"{state.name}_rows", shape, state.input.dtype)
+                for state, shape in zip(cached.states, shapes, strict=False)
+            ]
+            given += rows
             row = unsqueeze(iota(span), [0])
             call = Call(self.room, first(self.room), 1, span, row, ir.expand(ir.constant(True, bool_), (1,)))
-            parts = transpose(unsqueeze(keys, [0]), 2, 3), unsqueeze(values, [0])
-            left[cached.keys], left[cached.values] = cached.put(call, *parts, row)
+            keys, *others = (unsqueeze(part, [0]) for part in rows)
+            stored = cached.store(call, (transpose(keys, 2, 3), *others), row)
+            left |= zip(cached.states, stored, strict=True)
         scores = ir.input_("logits_row", (self.config.vocabulary,), f32)
         slot = reshape(ir.dim(first(self.room)), [1])
         left[self.logits] = ir.scatter(self.logits.input, slot, unsqueeze(scores, [0]), 0)
@@ -181,12 +185,13 @@ class Decoder:
         query = self._heads(f"{name}query", x, attention.heads, attention, call, chosen)
         key = self._heads(f"{name}key", x, attention.kv_heads, attention, call, chosen)
         value = self._split(f"{name}value", x, attention.kv_heads, attention, chosen)
-        keys, values = cached.put(call, key, value, cached.row(call.at))
-        left[cached.keys], left[cached.values] = keys, values
-        keys, values = cached.get(call.first, call.batch, keys, values)
+        stored = cached.put(call, key, value, cached.row(call.at))
+        left |= zip(cached.states, stored, strict=True)
+        keys, values, *scales = cached.get(call.first, call.batch, [ir.cast(part, f32) for part in stored])
+        of_keys, of_values = scales or (None, None)
         seen = scaled_dot_product_attention(
             query, transpose(keys, -2, -1), values, cached.visible(call),
-            scale=attention.scale, enable_gqa=True, softcap=attention.cap,
+            scale=attention.scale, enable_gqa=True, softcap=attention.cap, k_scales=of_keys, v_scales=of_values,
         )  # fmt: skip
         joined = reshape(transpose(seen, 1, 2), [call.batch, call.length, attention.heads * attention.head_size])
         return self._linear(f"{name}out", joined, chosen)

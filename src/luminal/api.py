@@ -18,6 +18,7 @@ from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, Unsupported
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
+from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
@@ -48,6 +49,7 @@ def compile(
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
+    activations: str | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
@@ -91,6 +93,9 @@ def compile(
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
+    ``activations`` rounds what quantised weights multiply, those that ``weights`` rounds and those that the model has:
+    to ``bf16``, or to ``q8``, 8-bit integers with a scale for each 32 (see
+    ``luminal.core.schedule.numeric.activations``).
     ``winograd`` is an error budget, 1e-3 say, within which convolutions of float32 with constant filters may be
     computed by minimal filtering, where that is faster on a CPU: the largest error of a convolution by itself, with
     standard normal inputs, relative to the root mean square of its outputs (see
@@ -114,14 +119,14 @@ def compile(
     none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, and for a ``winograd`` that is no finite number
     above 0, or with a GPU or a precision other than ``fp32``.
     """
-    threads, seed = arguments.threads(threads), random.parse(seed)
+    threads, seed, rounding = arguments.threads(threads), random.parse(seed), activations_.parse(activations)
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     same: dict[str, Any] = {
-        "target": chosen, "weights": weights, "winograd": winograd, "dims": dims, "constants": constants, "name": name,
-        "threads": threads, "emulate": emulate, "seed": seed, "search": search, "mesh": mesh, "shard": shard,
-        "link": link,
+        "target": chosen, "weights": weights, "winograd": winograd, "activations": activations, "dims": dims,
+        "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed, "search": search,
+        "mesh": mesh, "shard": shard, "link": link,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -134,7 +139,7 @@ def compile(
         if not error.deciding or isinstance(model, Mapping):
             raise
         return PerValue(model, compile, same, error, names(model, None, dims)[0], _sizes(model, dims))
-    graphs = _approximated(graphs, choices, chosen, stages)
+    graphs = _approximated(graphs, choices, chosen, stages, rounding)
     called = next(iter(graphs.values())).name if name is None else name
     ranks: list[dict[str, Graph]] = []
     plan: list[str] = []
@@ -328,7 +333,9 @@ def plan(
     return found if measured is None else found.scaled(measured)
 
 
-def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages) -> dict[str, Graph]:
+def _approximated(
+    graphs: dict[str, Graph], choices: Choices, target: Target, stages: Stages, activations: str | None = None
+) -> dict[str, Graph]:
     """``graphs``, each ``approximated`` as is chosen for it. Weights are rounded together, for entries to share."""
     schemes = dict.fromkeys(scheme for scheme, _ in choices.values() if scheme is not None)
     if schemes:
@@ -337,16 +344,21 @@ def _approximated(graphs: dict[str, Graph], choices: Choices, target: Target, st
                 alike = {entry: graph for entry, graph in graphs.items() if choices[entry][0] == scheme}
                 made = quantise.together([*alike.values()], scheme)
                 graphs = {**graphs, **dict(zip(alike, made, strict=True))}
+    if activations is not None:
+        graphs = {entry: activations_.rounded(graph, activations) for entry, graph in graphs.items()}
     if any(budget is not None for _, budget in choices.values()):
         with stages("filter"):
             graphs = {entry: approximated(graph, None, choices[entry][1], target) for entry, graph in graphs.items()}
     return graphs
 
 
-def approximated(graph: Graph, scheme: quantise.Scheme | None, budget: float | None, target: Target) -> Graph:
-    """``graph`` with weights rounded by ``scheme`` and convolutions within the error ``budget``, where there are and
-    where that pays on ``target``."""
+def approximated(
+    graph: Graph, scheme: quantise.Scheme | None, budget: float | None, target: Target, activations: str | None = None
+) -> Graph:
+    """``graph`` with weights rounded by ``scheme``, ``activations`` that quantised weights multiply, and convolutions
+    within the error ``budget``, where there are and where that pays on ``target``."""
     graph = graph if scheme is None else quantise.quantised(graph, scheme)
+    graph = graph if activations is None else activations_.rounded(graph, activations)
     return graph if budget is None else filtering.transformed(pipeline.rewritten(graph, target), budget, target)
 
 

@@ -36,6 +36,7 @@ from luminal.core.errors import BuildError, InputError, LuminalError, SpecError,
 from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
 from luminal.options import (
+    Activations,
     Algebra,
     Constants,
     Dims,
@@ -158,6 +159,7 @@ def compile_(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
@@ -187,6 +189,7 @@ def compile_(
         module = luminal.compile(
             model,
             **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            activations=activations,
             name=name,
             emulate=emulate,
             seed=seed,
@@ -204,7 +207,8 @@ def compile_(
     say(f"{output} in {text(time.perf_counter() - started)}")
     for line in tuned.lines(module.tuned) if module.tuned is not None else ():
         say(line)
-    for option, value in {"algebra": algebra, "weights": weights, "winograd": winograd}.items():
+    chosen = {"algebra": algebra, "weights": weights, "winograd": winograd, "activations": activations}
+    for option, value in chosen.items():
         if value is not None:
             say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
     if explain:
@@ -273,6 +277,7 @@ def diff(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
@@ -295,6 +300,7 @@ def diff(
             against,
             reference=reference,
             **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            activations=activations,
             seed=seed,
             tolerance=tolerance,
             save=save,

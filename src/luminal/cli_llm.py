@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from luminal import arguments, options
 from luminal.console import err
 from luminal.core.errors import InputError
 from luminal.display import Display
+from luminal.frontends.llm import cache as cache_
 from luminal.llm import opening
 from luminal.llm.generate import Generator, Options, Piece
 from luminal.llm.grammar import Constraint
@@ -38,6 +39,10 @@ Stop = Annotated[list[str] | None, typer.Option(help="a text before which an ans
 System = Annotated[str | None, typer.Option(help="what the model is told before the chat")]
 Context = Annotated[int | None, typer.Option(min=1, help="of a checkpoint: tokens that there is room for")]
 Weights = Annotated[str | None, typer.Option(help="of a checkpoint: what weights are rounded to")]
+Cache = Annotated[str | None, typer.Option(help=f"of a checkpoint: the type of the cache: {', '.join(cache_.TYPES)}")]
+Activations = Annotated[
+    str | None, typer.Option(help="of a checkpoint: " + options.ACTIVATIONS, callback=options.activations)
+]
 Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
 Adapter = Annotated[Path | None, typer.Option(help="a folder with an adapter (LoRA), as PEFT writes it")]
 Target = Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)]
@@ -50,14 +55,13 @@ def add(app: typer.Typer) -> None:
 
 
 def _opened(
-    model: Path, context: int | None, weights: str | None, threads: int, target: str, slots: int | None = None,
-    adapters: Sequence[Path] = (),
-) -> LanguageModel:  # fmt: skip
+    model: Path, compiling: Mapping[str, Any], threads: int, slots: int | None = None, adapters: Sequence[Path] = ()
+) -> LanguageModel:
+    """The model at a path; ``compiling`` are options of how a checkpoint is compiled, by their names."""
     with Display(err) as display:
         return opening.language_model(
-            model, context=context, weights=weights, slots=slots, threads=threads, target=target, adapters=adapters,
-            progress=display.report,
-        )  # fmt: skip
+            model, **compiling, slots=slots, threads=threads, adapters=adapters, progress=display.report
+        )
 
 
 def generate(
@@ -78,6 +82,8 @@ def generate(
     ] = None,
     context: Context = None,
     weights: Weights = None,
+    cache: Cache = None,
+    activations: Activations = None,
     target: Target = "host",
     threads: Threads = 0,
     adapter: Adapter = None,
@@ -87,7 +93,7 @@ def generate(
     constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
     asked = Options(max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter))
     given = sys.stdin.read() if prompt == "-" else prompt
-    lm = _adapted(model, context, weights, threads, target, adapter)
+    lm = _adapted(model, _compiling(context, weights, cache, activations, target), threads, adapter)
     if raw and system is not None:
         raise InputError("--system: a prompt as it is has no place for it: leave out --raw")
     if not raw and system is not None and not lm.tokenizer.template:
@@ -109,6 +115,8 @@ def chat(
     system: System = None,
     context: Context = None,
     weights: Weights = None,
+    cache: Cache = None,
+    activations: Activations = None,
     target: Target = "host",
     threads: Threads = 0,
     adapter: Adapter = None,
@@ -116,7 +124,7 @@ def chat(
     """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
     asked = Options(max_tokens, sampling, tuple(stop or ()), adapter=_number(adapter))
-    lm = _adapted(model, context, weights, threads, target, adapter)
+    lm = _adapted(model, _compiling(context, weights, cache, activations, target), threads, adapter)
     messages = _told(system)
     for line in _lines():
         if not line.strip():
@@ -137,11 +145,15 @@ def _number(adapter: Path | None) -> int | None:
     return None if adapter is None else 0
 
 
-def _adapted(
-    model: Path, context: int | None, weights: str | None, threads: int, target: str, adapter: Path | None
-) -> LanguageModel:
+def _compiling(
+    context: int | None, weights: str | None, cache: str | None, activations: str | None, target: str
+) -> dict[str, Any]:
+    return {"context": context, "weights": weights, "cache": cache, "activations": activations, "target": target}
+
+
+def _adapted(model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None) -> LanguageModel:
     """The model, with the adapter in its first place if there is one."""
-    lm = _opened(model, context, weights, threads, target, adapters=() if adapter is None else (adapter,))
+    lm = _opened(model, compiling, threads, adapters=() if adapter is None else (adapter,))
     if adapter is not None:
         lm.load_adapter(0, adapter)
     return lm
@@ -210,6 +222,8 @@ def serve(
     ] = None,
     context: Context = None,
     weights: Weights = None,
+    cache: Cache = None,
+    activations: Activations = None,
     target: Target = "host",
     threads: Threads = 0,
 ) -> None:
@@ -228,7 +242,8 @@ def serve(
             raise InputError(f"--name: expected one model, found {len(plain)}")
         app = serving.plain_models(plain, name, threads, limits)
     else:
-        lm = _opened(model[0], context, weights, threads, target, slots, list(adapters.values()))
+        compiling = _compiling(context, weights, cache, activations, target)
+        lm = _opened(model[0], compiling, threads, slots, list(adapters.values()))
         app = serving.application(lm, name or opening.name_of(model[0]), limits, adapters)
     serving.run(app, host, port, lambda where: err.print(f"listening at {where}", highlight=False))
 

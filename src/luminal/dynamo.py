@@ -56,6 +56,7 @@ OPTIONS = (
     "algebra",
     "weights",
     "winograd",
+    "activations",
     "threads",
     "seed",
     "search",

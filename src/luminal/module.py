@@ -290,8 +290,8 @@ class Module:
         return target
 
     def approximated(self, option: str) -> int:
-        """How many places the ``option`` has changed, ``algebra``, ``weights`` or ``winograd``; the manifest lists
-        them."""
+        """How many places the ``option`` has changed, such as ``algebra``, ``weights`` or ``activations``; the manifest
+        lists them."""
         return sum(made["option"] == option for made in self.manifest.get("approximations", ()))
 
     def explain(self) -> str:

@@ -18,6 +18,7 @@ from luminal import arguments, emitted
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
+from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 
 # The names of targets and of precisions, for help.
@@ -36,6 +37,7 @@ WINOGRAD = (
     "the largest error, relative to the root mean square of outputs, that faster convolutions may have, 1e-3 say "
     "(CPUs, fp32); default: none"
 )
+ACTIVATIONS = f"what quantised weights multiply is rounded to: {', '.join(activations_.ALL)}; default: nothing"
 WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 
@@ -59,7 +61,7 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
 
 
 precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
-emit = _one_of(emitted.FORMS)
+emit, activations = _one_of(emitted.FORMS), _one_of(activations_.ALL)
 
 
 def algebra(name: str | None) -> str | None:
@@ -184,6 +186,7 @@ Target = Annotated[str, typer.Option(help=TARGETS, callback=target)]
 Precision = Annotated[str | None, typer.Option(help=PRECISIONS, callback=precision)]
 Algebra = Annotated[str | None, typer.Option(help=ALGEBRA, callback=algebra)]
 Weights = Annotated[str | None, typer.Option(help=WEIGHTS, callback=weights)]
+Activations = Annotated[str | None, typer.Option(help=ACTIVATIONS, callback=activations)]
 Winograd = Annotated[float | None, typer.Option(help=WINOGRAD, callback=winograd)]
 Dims = Annotated[
     list[str] | None,

@@ -24,7 +24,7 @@ the result does. One of the two scales may be known at run time only; if it is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,6 +104,12 @@ class Affine:
             return self
         moved = self._moved(ir.expand(ir.constant(128 if wanted == i8 else -128, i32), self.whole.shape))
         return replace(moved, whole=_flipped(self.whole))
+
+
+def is_scaled_outside(factor: Node, axes: Sequence[int]) -> bool:
+    """Whether ``factor`` is 8-bit integers, moved and scaled by what is the same along ``axes``."""
+    found = _affine(factor)
+    return found is not None and not any(_varies_along(p, tuple(axes)) for p in (found.offset, found.scale))
 
 
 def _integral(node: Node) -> Node | None:

@@ -22,6 +22,7 @@ from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.ir import Graph
 from luminal.core.precision import FP32
+from luminal.core.schedule.numeric import activations as rounded
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
@@ -40,6 +41,7 @@ def diff(
     algebra: str | None = None,
     weights: str | None = None,
     winograd: float | None = None,
+    activations: str | None = None,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
@@ -69,7 +71,8 @@ def diff(
 
     A GPU that this machine has not is emulated, and the report says so; likewise of a ``precision`` that was chosen,
     whose roundings of operands are allowed for, and of ``weights`` that are rounded: what the graph with the rounded
-    weights is away from float64 is allowed, and the table says how far that is; so it is with a budget ``winograd``.
+    weights is away from float64 is allowed, and the table says how far that is; so it is with a budget ``winograd`` and
+    with rounded ``activations``.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit, a ``tolerance`` that is no finite number of 0 or more, and a folder ``save`` that cannot be
@@ -83,15 +86,16 @@ def diff(
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
     chosen = arguments.target(target, precision, threads, algebra)
-    scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
+    scheme, budget, rounding = quantise.parse(weights), filtering.parse(winograd, chosen), rounded.parse(activations)
     approximate = None
-    if scheme is not None or budget is not None:
-        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
+    if (scheme, budget, rounding) != (None, None, None):
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen, activations=rounding)
     arguments.check_tolerance(tolerance)
     if against is not None or sides.is_folder(model) or sides.has_name(model):
-        if scheme is not None or budget is not None or reference != "auto":
+        if approximate is not None or reference != "auto":
             raise InputError(
-                "weights, winograd, reference: not of two sides; export with these options, and compare the folder"
+                "weights, winograd, activations, reference: not of two sides; export with these options, and compare "
+                "the folder"
             )
         return pairs.between(
             model, against, inputs, dims=dims, constants=constants, target=chosen, seed=seed, tolerance=tolerance,
@@ -105,8 +109,9 @@ def diff(
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
     module = api.compile(
-        graph, target=chosen, weights=weights, winograd=winograd, threads=threads, emulate=emulate, progress=progress
-    )
+        graph, target=chosen, weights=weights, winograd=winograd, activations=activations, threads=threads,
+        emulate=emulate, progress=progress,
+    )  # fmt: skip
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
@@ -129,7 +134,7 @@ def diff(
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
             choices = {"precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
-                       "tolerance": tolerance}  # fmt: skip
+                       "activations": activations, "tolerance": tolerance}  # fmt: skip
             if not constants and finding.folder is not None:  # constants would have to be given as files
                 finding = _reproduced(finding, source, failed[0], target, choices, threads)
     name = target if isinstance(target, str) else target.name
@@ -141,6 +146,7 @@ def diff(
             *([f"algebra {chosen.algebra} (regions: {module.approximated('algebra')})"] if algebra else []),
             *([f"weights of {scheme} (operators: {module.approximated('weights')})"] if scheme else []),
             *([f"winograd {budget:g} (operators: {module.approximated('winograd')})"] if budget else []),
+            *([f"activations in {rounding} (operators: {module.approximated('activations')})"] if rounding else []),
             *(["emulated"] if emulate else []),
         ]
     )
@@ -183,12 +189,13 @@ def _agrees(
     source = open_source(path, inputs)
     chosen = arguments.target(target, choices["precision"], threads, choices["algebra"])
     scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], chosen)
+    rounding = rounded.parse(choices["activations"])
     approximate = None
-    if scheme is not None or budget is not None:
-        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
+    if (scheme, budget, rounding) != (None, None, None):
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen, activations=rounding)
     module = api.compile(
-        source.graph, target=chosen, weights=choices["weights"], winograd=choices["winograd"], threads=threads,
-        emulate=targets.needs_emulation(chosen),
+        source.graph, target=chosen, weights=choices["weights"], winograd=choices["winograd"],
+        activations=choices["activations"], threads=threads, emulate=targets.needs_emulation(chosen),
     )  # fmt: skip
     assert isinstance(module, Module)
     return _trial("given", inputs, module, source, choices["tolerance"], chosen, approximate).ok

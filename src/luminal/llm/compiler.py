@@ -13,11 +13,12 @@ from typing import Any
 from luminal import api
 from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError
+from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
 from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors, stored
 from luminal.frontends.llm.adapters import MOST_RANK
-from luminal.frontends.llm.cache import Room
+from luminal.frontends.llm.cache import TYPES, Room
 from luminal.frontends.llm.checkpoint import Checkpoint
 from luminal.llm import gguf_vocabulary
 from luminal.llm.model import BELONGING, LanguageModel, Shape
@@ -37,6 +38,8 @@ def compile(
     chunk: int | None = None,
     adapters: int = 0,
     rank: int = 16,
+    cache: str = "float32",
+    activations: str | None = None,
     target: str | Target = "host",
     precision: str | None = None,
     name: str | None = None,
@@ -52,12 +55,17 @@ def compile(
     or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those that are in blocks stay as they are.
     ``context`` is the most tokens of a sequence: 4096, unless another number is given, or what the model was made for
     if that is less. There is room for ``slots`` sequences at a time; a prompt is read in parts of up to ``chunk``
-    tokens. There is room for ``adapters`` (LoRA) of up to ``rank``, which can be loaded and changed later. The other
-    arguments are those of ``luminal.compile``.
+    tokens. There is room for ``adapters`` (LoRA) of up to ``rank``, which can be loaded and changed later. ``cache`` is
+    the type of keys and values: ``float32``, or ``int8`` with a scale for each token and head. ``activations``
+    rounds what quantised weights multiply, to ``bf16`` or ``q8``; that and the other arguments are as for
+    ``luminal.compile``.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
     """
+    activations_.parse(activations)
+    if cache not in TYPES:
+        raise InputError(f"cache: expected {' or '.join(TYPES)}, found {cache!r}")
     found = opened(source)
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
@@ -74,15 +82,16 @@ def compile(
         least = 0 if what == "adapters" else 1
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
             raise InputError(f"{what}: expected a number from {least} to {most}, found {size!r}")
-    room = Room(context, slots, min(context, _CHUNK if chunk is None else chunk), adapters, rank if adapters else 0)
+    chunk = min(context, _CHUNK if chunk is None else chunk)
+    room = Room(context, slots, chunk, adapters, rank if adapters else 0, cache)
     called = interface.library_name(families.kind(found)) if name is None else name
     graphs = {
-        entry: replace(made, approximations=tensors.approximations(made))
+        entry: replace(made, approximations=tensors.approximations(made) + made.approximations)
         for entry, made in graph.graphs(called, config, tensors, room).items()
     }
     module = api.compile(
-        graphs, weights=None if kind else weights, target=target, precision=precision, name=called, threads=threads,
-        emulate=emulate, search=search, progress=progress,
+        graphs, weights=None if kind else weights, activations=activations, target=target, precision=precision,
+        name=called, threads=threads, emulate=emulate, search=search, progress=progress,
     )  # fmt: skip
     assert isinstance(module, Module)
     return LanguageModel(module, Shape.of(config, room), files(found))

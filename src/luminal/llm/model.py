@@ -338,8 +338,8 @@ class LanguageModel:
         for spec in self._outputs:
             wanted = tuple(n if isinstance(n, int) else _span(n, spans) for n in spec.shape)
             part = parts[spec.name]
-            if part is None or part.shape != wanted or part.dtype != np.float32:
-                raise ArtifactError(f"{where}: expected {spec.name!r} of slot {slot} as float32{list(wanted)}")
+            if part is None or part.shape != wanted or part.dtype != spec.dtype:
+                raise ArtifactError(f"{where}: expected {spec.name!r} of slot {slot} as {spec.dtype}{list(wanted)}")
         return {name: part for name, part in parts.items() if part is not None}
 
     @property

@@ -27,21 +27,28 @@ def name_of(path: Path) -> str:
 
 def language_model(
     path: Path, *, context: int | None = None, weights: str | None = None, slots: int | None = None, threads: int = 0,
-    target: str = "host", adapters: Sequence[Path] = (), progress: Progress | None = None,
+    target: str = "host", cache: str | None = None, activations: str | None = None, adapters: Sequence[Path] = (),
+    progress: Progress | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model at ``path``: an exported folder, or a checkpoint, for which alone ``context``, ``weights``,
-    ``slots`` and ``target`` are; it is compiled with room for ``adapters``. Raises InputError where they are given for
-    another, or there is nothing."""
+    ``slots``, ``target``, ``cache`` and ``activations`` are; it is compiled with room for ``adapters``. Raises
+    InputError where they are given for another, or there is nothing."""
     if not path.exists():
         raise InputError(f"no model at {str(path)!r}")
     if is_plain(path):
         raise InputError(f"{str(path)!r} holds a model that is no language model: it can be run, or served")
     if not (path / model.DESCRIPTION).is_file():
-        options: dict[str, Any] = {"context": context, "weights": weights, "slots": slots or 1, "target": target}
+        options: dict[str, Any] = {
+            "context": context, "weights": weights, "slots": slots or 1, "target": target,
+            "cache": cache or "float32", "activations": activations,
+        }  # fmt: skip
         if adapters:
             options |= {"adapters": len(adapters), "rank": max(map(rank, adapters))}
         return compiler.compile(path, **options, threads=threads, progress=progress)
-    given = {"context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target}
+    given = {
+        "context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target,
+        "cache": cache, "activations": activations,
+    }  # fmt: skip
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise InputError(f"--{wrong[0]}: {str(path)!r} is compiled already: give the checkpoint that it was made of")
