@@ -39,7 +39,7 @@ BANDS, FRAMES = 20, 120
 @cache
 def speaker() -> Any:
     config = transformers.WhisperConfig(
-        vocab_size=200, num_mel_bins=BANDS, d_model=48, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        vocab_size=200, num_mel_bins=BANDS, d_model=48, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=FRAMES // 2,
         max_target_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3,
         suppress_tokens=[], begin_suppress_tokens=[],
@@ -150,9 +150,8 @@ SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "nu
          "num_key_value_heads": 2, "max_position_embeddings": 128}  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_random_language_models_speak_bytes(family: str) -> None:
-    model = language.random_model(family, **SMALL)
+def test_random_language_models_speak_bytes() -> None:
+    model = language.random_model("mistral", **SMALL, sliding_window=16)
     draw(model, 1, 0.3)
     lm = luminal.llm.compile(model, context=128, chunk=32)
     prompt = "Once"
@@ -178,8 +177,13 @@ SIDE = 64
 
 @cache
 def detector() -> network.Detector:
+    """With weights that keep numbers as large as they are from layer to layer."""
     made = network.Detector(classes=5, width=4).eval()
-    draw(made, 2, 0.3)
+    draw(made, 2, 1.0)
+    with torch.no_grad():
+        for value in made.parameters():
+            if value.ndim > 1:
+                value.mul_((2 / value[0].numel()) ** 0.5)
     return made
 
 
@@ -188,8 +192,6 @@ def test_boxes_are_those_of_the_frameworks(form: str, tmp_path: Path) -> None:
     """From a file, on a picture that is no square; the suppression beside that of onnxruntime."""
     path, images = tmp_path / f"net{form}", torch.zeros(1, 3, SIDE, SIDE)
     if form == ".onnx":
-        side = torch.export.Dim.DYNAMIC
-        del side
         torch.onnx.export(detector(), (images,), path, dynamo=True, external_data=False, verbose=False)
     else:
         torch.export.save(torch.export.export(detector(), (images,)), path)
