@@ -128,7 +128,7 @@ class Expressions:
 
     def _index(self, value: Int) -> tuple[str, bool]:
         if self.indices.stride(value) == 0:
-            return self.indices.text(value), False
+            return self.indices.text(value, self.frame.place(self.frame.resolve(value))), False
         at = self.indices.vector(value)
         return at if self.frame.integer == "int64_t" else f"convert<int64_t>({at})", True
 

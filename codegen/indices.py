@@ -69,13 +69,15 @@ class Indices:
 
     # ---- one lane --------------------------------------------------------------------------------------------------
 
-    def text(self, value: Int) -> str:
-        """``value`` for the first lane, as a sum whose terms can be added to a pointer."""
+    def text(self, value: Int, scope: int | None = None) -> str:
+        """``value`` for the first lane, as a sum whose terms can be added to a pointer; for a line in the ``scope`` of
+        that number, if it is given, in which names of inner ones are not known."""
         value = self._first_lane(self.frame.resolve(value))
         if isinstance(value, int):
             return self._integer(value)
-        known = self.frame.find(("index", value))
-        if known is not None:
+        key = ("index", value)
+        known = self.frame.find(key)
+        if known is not None and (scope is None or self.frame.find_depth(key) <= scope):
             return known.text
         levels: dict[int, Int] = {}
         for monomial, coefficient in value.terms:

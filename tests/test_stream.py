@@ -16,7 +16,7 @@ from luminal.codegen.emitter import emit
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import attention, contraction, exponential, reduction
+from luminal.core.decompose import attention, compare, contraction, exponential, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.nest import carried, conditions, walk
@@ -563,3 +563,23 @@ def test_few_rows_are_tiles_of_one() -> None:
     for rows in (1, 2, 3):
         x = torch.randn(1, 8, rows, 48, generator=generator)
         torch.testing.assert_close(module(x, k, v), Attention()(x, k, v))
+
+
+def test_a_length_may_be_read_as_a_number_too() -> None:
+    """The width of the only block is that length, too: the number is computed where the block has no name yet."""
+    length = sym.var("past", 0, 40) + 1
+    shapes = {"q": (1, 4, 1, 16), "k": (1, 2, length, 16), "v": (1, 2, length, 16)}
+    q, k, v = (ir.input_(name, shape, types.f32) for name, shape in shapes.items())
+    seen = ir.iota(length) < ir.select(compare.equal(ir.dim(length), 1), 1, ir.dim(length - 3))
+    y = attention.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
+    graph = ir.Graph("tail", (q, k, v), (("y", y),), tuple(sym.variables(length)))
+    module = luminal.compile(graph, target="avx2")
+    assert isinstance(module, Module) and module.program is not None
+    assert any(kernel.name.startswith("chain") for kernel in module.program.kernels)
+    drawn = np.random.default_rng(4)
+    given = {name: drawn.standard_normal((1, heads, size, 16), np.float32) for name, heads, size in
+             (("q", 4, 1), ("k", 2, 12), ("v", 2, 12))}  # fmt: skip
+    found = module.run(given)["y"]
+    x, keys, values = (torch.from_numpy(array) for array in given.values())
+    wanted = torch.nn.functional.scaled_dot_product_attention(x, keys[:, :, :9], values[:, :, :9], enable_gqa=True)
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6)

@@ -35,7 +35,8 @@ BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
 @dataclass(frozen=True)
 class Room:
     """What a library has room for: sequences (``slots``) of ``context`` positions each, of which one call can append up
-    to ``chunk`` to one; and ``adapters`` of up to ``rank``. Its ``cache`` is of that type, one of ``TYPES``."""
+    to ``chunk`` to one; and ``adapters`` of up to ``rank``. Its ``cache`` is of that type, one of ``TYPES``. Layers
+    without a window have ``spare`` rows more, which no call fills."""
 
     context: int
     slots: int = 1
@@ -43,6 +44,7 @@ class Room:
     adapters: int = 0
     rank: int = 0
     cache: str = "float32"
+    spare: int = 0
 
     @property
     def approximations(self) -> tuple[Approximation, ...]:
@@ -52,7 +54,7 @@ class Room:
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer: a ring holds the window of the first position of a call, and the others of it."""
-        needed = self.context if window is None else min(self.context, window + self.chunk - 1)
+        needed = self.context + self.spare if window is None else min(self.context, window + self.chunk - 1)
         return -(-needed // BLOCK) * BLOCK
 
     def all_rows(self, config: Config) -> list[int]:

@@ -50,15 +50,19 @@ ACTIVATIONS = {
 
 def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str, Graph]:
     """The entries of a library for a decoder, each by its name."""
-    decoder = Decoder(name, config, tensors, room)
+    return entries(Decoder(name, config, tensors, room), sym.var("batch", 1, room.slots))
+
+
+def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
+    """The entries of a library for a decoder, of which a step is of ``batch`` slots."""
     return {
-        "decode": decoder.step(sym.var("batch", 1, room.slots), 1),
-        "prefill": decoder.step(1, sym.var("length", 1, room.chunk)),
+        "decode": decoder.step(batch, 1),
+        "prefill": decoder.step(1, sym.var("length", 1, decoder.room.chunk)),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
         "read": decoder.read(),
         "write": decoder.write(),
-        **({"adapt": decoder.adapt()} if room.adapters else {}),
+        **({"adapt": decoder.adapt()} if decoder.room.adapters else {}),
     }
 
 

@@ -29,7 +29,7 @@ from luminal.core.origins import Origin
 from luminal.core.structured import MARK
 from luminal.frontends.onnx import control, functions, gradient, operators, sequences, siblings
 from luminal.frontends.onnx.external import ExternalFiles
-from luminal.frontends.onnx.inputs import Bounds, Inputs
+from luminal.frontends.onnx.inputs import Bounds, Inputs, Shapes, reshaped
 from luminal.frontends.onnx.inputs import names as input_names
 from luminal.frontends.onnx.inputs import sizes as input_sizes
 from luminal.frontends.onnx.origins import location, module
@@ -44,8 +44,9 @@ _FOLDED = 64  # elements of an integer value that is rewritten as numbers and si
 
 
 def load(
-    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None, name: str | None = None
-) -> Graph:
+    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None, name: str | None = None,
+    shapes: Shapes | None = None,
+) -> Graph:  # fmt: skip
     """The graph of primitives that an ONNX model computes.
 
     ``model`` is a path (external data is read from beside it, mapped), the bytes of a file, or a ModelProto. ``dims``
@@ -58,7 +59,8 @@ def load(
     inputs by name: an input whose value decides axes or shapes must be given there. An output that is a sequence
     becomes one for each tensor, ``output_0`` and so on, or one with all of them along a first axis where a run decides
     how many there are; a sequence of maps, as classifiers have it, is the tensor of the maps' numbers, and
-    ``Graph.structure`` has the keys of its columns. ``name`` defaults to the file's name, or the graph's.
+    ``Graph.structure`` has the keys of its columns. ``name`` defaults to the file's name, or the graph's. ``shapes``
+    has what inputs are taken to declare in place of what the file says.
 
     Raises ModelError for a file that is missing, malformed or inconsistent, InputError for dims and constants that do
     not fit the model, ShapeError or DTypeError for operands that do not fit their operator, and UnsupportedError for
@@ -69,7 +71,7 @@ def load(
     if found:
         places = _described(found, proto, files, dims, constants)
         raise UnsupportedError("the model holds operators that luminal does not support:", places)
-    importer, graph = _build(proto, files, dims, constants, name or _graph_name(model, proto))
+    importer, graph = _build(proto, files, dims, constants, name or _graph_name(model, proto), shapes)
     if len(importer.faults) < len(importer.unsupported):
         raise UnsupportedError("the model uses operators in ways that luminal does not support:", importer.unsupported)
     if importer.faults:
@@ -133,11 +135,12 @@ def _described(
 
 
 def _build(
-    proto: onnx.ModelProto, files: ExternalFiles, dims: Bounds | None, constants: Mapping[str, Any] | None, name: str
-) -> tuple[_Importer, Graph]:
+    proto: onnx.ModelProto, files: ExternalFiles, dims: Bounds | None, constants: Mapping[str, Any] | None, name: str,
+    shapes: Shapes | None = None,
+) -> tuple[_Importer, Graph]:  # fmt: skip
     facts = Facts()
     while True:
-        importer = _Importer(proto, files, dims, constants, facts)
+        importer = _Importer(proto, files, dims, constants, facts, shapes)
         try:
             return importer, importer.graph(name)
         except (ImpliedBound, ImpliedRelation) as found:
@@ -191,6 +194,7 @@ class _Importer:
         dims: Bounds | None,
         constants: Mapping[str, Any] | None,
         facts: Facts,
+        shapes: Shapes | None,
     ) -> None:
         self._model = model
         self._files = files
@@ -200,7 +204,8 @@ class _Importer:
         self._names: dict[Node, str] = {}
         self._scope = Scope(files, self._names, model.graph)
         self._facts = facts
-        self.inputs = Inputs(declared(model), dims, constants, facts, _counts(model))
+        given = [reshaped(value, (shapes or {}).get(value.name)) for value in declared(model)]
+        self.inputs = Inputs(given, dims, constants, facts, _counts(model))
         self._random = Random()
         self.unsupported: list[Unsupported] = []
         self.faults: list[LuminalError] = []  # of places in ``unsupported`` that are at fault themselves

@@ -23,6 +23,7 @@ from luminal.frontends.onnx.tensors import element_type
 
 Bounds: TypeAlias = Mapping[str, "tuple[int, int] | tuple[int, int, int] | int"]
 Declared: TypeAlias = "int | str"
+Shapes: TypeAlias = Mapping[str, Sequence[Declared]]
 
 _LONGEST = 200  # characters of a size that is read as an expression; longer ones nest too deep to be read
 
@@ -113,6 +114,13 @@ class Inputs:
                 if isinstance(tree.op, ast.FloorDiv) and sym.always(b - 1):
                     return sym.floordiv(a, b)
         return None
+
+
+def reshaped(value: onnx.ValueInfoProto, shape: Sequence[Declared] | None) -> onnx.ValueInfoProto:
+    """The tensor ``value`` declared with another shape, if one is given."""
+    if shape is None:
+        return value
+    return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, list(shape))
 
 
 def names(declared: Sequence[onnx.ValueInfoProto], dims: Collection[str]) -> tuple[list[str], list[str]]:

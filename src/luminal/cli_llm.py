@@ -203,7 +203,8 @@ def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) 
 
 def serve(
     model: Annotated[
-        list[Path], typer.Argument(help="a language model, as for generate; or exported folders of other models")
+        list[Path],
+        typer.Argument(help="a language model, as for generate; or encoders of text and exported folders of others"),
     ],
     host: Annotated[str, typer.Option(help="the address to listen at; 0.0.0.0: all of this machine's")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="the port; 0: any that is free")] = 8000,
@@ -227,20 +228,29 @@ def serve(
     target: Target = "host",
     threads: Threads = 0,
 ) -> None:
-    """Serve models over HTTP: a language model as OpenAI's interface has it, others by the Open Inference Protocol."""
+    """Serve models over HTTP: a language model or embeddings as OpenAI's interface has them, others by the Open
+    Inference Protocol."""
     from luminal.llm import serving
 
+    encoders = [path for path in model if opening.is_encoder(path)]
     plain = [path for path in model if opening.is_plain(path)]
-    if len(model) > 1 and len(plain) < len(model):
-        raise InputError("serve: expected one language model, or exported folders of other models alone, found both")
+    if len(model) > 1 and len(encoders) + len(plain) < len(model):
+        raise InputError("serve: expected one language model, or encoders and exported folders alone, found both")
     limits = serving.Limits(body=max_body, prompt=max_prompt, waiting=max_waiting, seconds=max_seconds)
     adapters = _named(adapter or [])
-    if plain:
-        if adapters:
-            raise InputError("--adapter: expected a language model, found another")
-        if name is not None and len(plain) > 1:
-            raise InputError(f"--name: expected one model, found {len(plain)}")
-        app = serving.plain_models(plain, name, threads, limits)
+    if plain or encoders:
+        if adapters or slots is not None:
+            raise InputError(f"--{'adapter' if adapters else 'slots'}: expected a language model, found another")
+        if name is not None and len(model) > 1:
+            raise InputError(f"--name: expected one model, found {len(model)}")
+        with Display(err) as display:
+            made = {
+                path: opening.encoder(
+                    path, context=context, weights=weights, threads=threads, target=target, progress=display.report
+                )
+                for path in encoders
+            }
+        app = serving.plain_models(model, name, threads, limits, made)
     else:
         compiling = _compiling(context, weights, cache, activations, target)
         lm = _opened(model[0], compiling, threads, slots, list(adapters.values()))

@@ -16,16 +16,16 @@ from luminal.core.errors import InputError, ModelError
 from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
-from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, safetensors, stored
+from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, onnx_decoder, safetensors, stored
 from luminal.frontends.llm.adapters import MOST_RANK
 from luminal.frontends.llm.cache import TYPES, Room
 from luminal.frontends.llm.checkpoint import Checkpoint
-from luminal.llm import gguf_vocabulary
+from luminal.llm import gguf_vocabulary, onnx_models
 from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
 from luminal.progress import Progress
 
-_CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
+_CONTEXT, _CHUNK = onnx_models.CONTEXT, 512  # tokens, unless the user asks for another number
 _MOST_ADAPTERS = 4096
 
 
@@ -51,8 +51,9 @@ def compile(
     """Compile a language model to a native library, and load it.
 
     ``source`` is a model of transformers in memory, which is a module with a ``config``; a folder with ``config.json``
-    and safetensors; or a GGUF file. ``weights`` rounds the matrices of products: to blocks as GGUF has them, ``q8_0``
-    or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those that are in blocks stay as they are.
+    and safetensors; a GGUF file; or an ONNX model with a cache among its inputs and outputs, or the folder that optimum
+    or onnxruntime-genai has written it to. ``weights`` rounds the matrices of products: to blocks as GGUF has them,
+    ``q8_0`` or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those in blocks stay as they are.
     ``context`` is the most tokens of a sequence: 4096, unless another number is given, or what the model was made for
     if that is less. There is room for ``slots`` sequences at a time; a prompt is read in parts of up to ``chunk``
     tokens. There is room for ``adapters`` (LoRA) of up to ``rank``, which can be loaded and changed later. ``cache`` is
@@ -66,10 +67,22 @@ def compile(
     activations_.parse(activations)
     if cache not in TYPES:
         raise InputError(f"cache: expected {' or '.join(TYPES)}, found {cache!r}")
-    found = opened(source)
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
             raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
+    path = onnx_decoder.located(Path(source)) if isinstance(source, str | os.PathLike) else None
+    if path is not None:
+        if adapters:
+            raise InputError(
+                "adapters: an ONNX model does not say where they belong: compile what it was exported from"
+            )
+        if cache != "float32":
+            raise InputError(f"cache: an ONNX model says itself of what type its cache is: expected none, found {cache!r}")
+        return onnx_models.compiled(
+            path, weights, context, slots, chunk or _CHUNK, name, activations=activations, target=target,
+            precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
+        )  # fmt: skip
+    found = opened(source)
     made_for = families.made_for(found)
     context = min(made_for, _CONTEXT) if context is None else context
     kind = blocks.ENCODED.get(weights or "")

@@ -37,11 +37,13 @@ _STATE = "luminal.llm state 1"  # what a file of saved slots says that it is
 @dataclass(frozen=True)
 class Shape:
     """What there is to know of a language model besides its library: the size of its ``vocabulary``, what it has room
-    for, and the windows of its layers; those that are None see everything."""
+    for, and the windows of its layers; those that are None see everything. Where slots go ``one_by_one``, a step is of
+    one."""
 
     vocabulary: int
     room: Room
     windows: tuple[int | None, ...]
+    one_by_one: bool = False
 
     @classmethod
     def of(cls, config: Config, room: Room) -> Shape:
@@ -54,7 +56,8 @@ class Shape:
             given = json.loads(text)
             if given["version"] != _VERSION:
                 raise ArtifactError(f"{where}: expected version {_VERSION}, found {given['version']}: export it again")
-            return cls(given["vocabulary"], Room(**given["room"]), tuple(given["windows"]))
+            room, windows = Room(**given["room"]), tuple(given["windows"])
+            return cls(given["vocabulary"], room, windows, bool(given.get("one_by_one", False)))
         except (ValueError, KeyError, TypeError) as error:
             raise ArtifactError(f"{where} does not describe a language model ({error}): export it again") from error
 
@@ -94,7 +97,7 @@ class LanguageModel:
         self._loaded: dict[int, dict[str, Array]] = {}  # the inputs that put each adapter into its place
         self._slots = [Slot() for _ in range(shape.room.slots)]
         self._entries = {name: module[name] for name in module.entries}
-        longest = max(shape.room.slots, *(rows // BLOCK for rows in shape.rows()))
+        longest = max(shape.room.slots, *shape.rows())
         self._settings = Slots(shape.room.slots, shape.vocabulary)
         self._carrier = np.zeros(longest, np.uint8)  # what inputs are made of of which the shape alone is read
 
@@ -147,7 +150,7 @@ class LanguageModel:
         self._check_room(slot, len(given))
         for start in range(0, len(given), self.shape.room.chunk):
             part = given[start : start + self.shape.room.chunk]
-            sizes = self._sizes("prefill", slot, found.length + len(part))
+            sizes = self._sizes("prefill", slot, found.length + len(part), found.length)
             positions = np.array([found.length], np.int64)
             chosen = self._chosen([found])
             self._entries["prefill"].run({"tokens": part[None], "positions": positions, **chosen, **sizes})
@@ -160,11 +163,17 @@ class LanguageModel:
             return
         for slot in tokens:
             self._check_room(slot, 1)
+        if self.shape.one_by_one and len(tokens) > 1:
+            self._tokens(list(tokens.values()))
+            for slot, token in tokens.items():
+                self.decode({slot: token})
+            return
         first, count = min(tokens), max(tokens) - min(tokens) + 1
         given, positions = np.zeros((count, 1), np.int64), np.full(count, -1, np.int64)
         for slot, token in zip(tokens, self._tokens(list(tokens.values())), strict=True):
             given[slot - first], positions[slot - first] = token, self._slots[slot].length
-        sizes = self._sizes("decode", first, max(self._slots[slot].length for slot in tokens) + 1)
+        longest = max(self._slots[slot].length for slot in tokens)
+        sizes = self._sizes("decode", first, longest + 1, longest)
         chosen = self._chosen(self._slots[first : first + count])
         self._entries["decode"].run({"tokens": given, "positions": positions, **chosen, **sizes})
         for slot in tokens:
@@ -391,10 +400,11 @@ class LanguageModel:
         """For each number of rows that layers have, how many blocks of them a sequence of ``length`` tokens fills."""
         return {rows: max(1, -(-min(rows, length) // BLOCK)) for rows in self.shape.rows()}
 
-    def _sizes(self, entry: str, slot: int, length: int) -> dict[str, Array]:
-        """The inputs by whose shapes a call says its first slot, and how many blocks of each kind of layer it reads."""
+    def _sizes(self, entry: str, slot: int, length: int, past: int = 0) -> dict[str, Array]:
+        """The inputs by whose shapes a call says its first slot, how many blocks of each kind of layer it reads, and
+        how many tokens are in the cache before."""
         self._slot(slot)
-        said = {"slot": slot, **{f"span_{rows}": count for rows, count in self._spans(length).items()}}
+        said = {"slot": slot, "past": past, **{f"span_{rows}": count for rows, count in self._spans(length).items()}}
         return {name: self._carrier[: said[name]] for name in self._entries[entry].input_names if name in said}
 
     # ---- folders -----------------------------------------------------------------------------------------------------

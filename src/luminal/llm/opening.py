@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from luminal.core.errors import InputError
+from luminal.frontends.llm import encoder as encoders
+from luminal.frontends.llm import safetensors
 from luminal.frontends.llm.adapters import rank
+from luminal.frontends.llm.files import json_file
 from luminal.llm import compiler, model
+from luminal.llm.encoders import compile_encoder
 from luminal.llm.model import LanguageModel
+from luminal.module import Module
 from luminal.progress import Progress
 from luminal.runtime import loader
 
@@ -17,6 +22,13 @@ from luminal.runtime import loader
 def is_plain(path: Path) -> bool:
     """Whether it is an exported folder of a model that is no language model."""
     return (path / loader.MANIFEST).is_file() and not (path / model.DESCRIPTION).is_file()
+
+
+def is_encoder(path: Path) -> bool:
+    """Whether it is the checkpoint of an encoder of text. Raises ModelError for a config that cannot be read."""
+    config = path / safetensors.CONFIG
+    compiled = (path / loader.MANIFEST).is_file()
+    return config.is_file() and not compiled and encoders.is_encoder(json_file(config))
 
 
 def name_of(path: Path) -> str:
@@ -53,3 +65,11 @@ def language_model(
     if wrong:
         raise InputError(f"--{wrong[0]}: {str(path)!r} is compiled already: give the checkpoint that it was made of")
     return model.load(path, threads=threads)
+
+
+def encoder(
+    path: Path, *, context: int | None = None, weights: str | None = None, threads: int = 0, target: str = "host",
+    progress: Progress | None = None,
+) -> Module:  # fmt: skip
+    """The encoder whose checkpoint is at ``path``, compiled for one text at a time."""
+    return compile_encoder(path, context=context, weights=weights, threads=threads, target=target, progress=progress)

@@ -11,6 +11,7 @@ from luminal.core.errors import InputError
 from luminal.llm.extras import require
 from luminal.llm.model import LanguageModel
 from luminal.llm.opening import name_of
+from luminal.module import Module
 
 for _package in ("starlette", "uvicorn", "prometheus_client"):
     require(_package, "serve", "a server")
@@ -37,12 +38,16 @@ def application(
     return app.language_model(name, lm, lm.tokenizer, limits, list(given))
 
 
-def plain_models(folders: Sequence[Path], name: str | None, threads: int, limits: Limits | None = None) -> Any:
-    """The server of exported models of any kind."""
+def plain_models(
+    folders: Sequence[Path], name: str | None, threads: int, limits: Limits | None = None,
+    compiled: Mapping[Path, Module] | None = None,
+) -> Any:  # fmt: skip
+    """The server of exported models of any kind, and of those that are ``compiled``, by the folder of their
+    tokenizer."""
     named = {name or name_of(folder): folder for folder in folders}
     if len(named) < len(folders):
         raise InputError(f"expected models of different names, found {', '.join(map(name_of, folders))}")
-    return inference.application(named, threads, limits)
+    return inference.application(named, threads, limits, compiled)
 
 
 def run(application: Any, host: str, port: int, listening: Callable[[str], None]) -> None:

@@ -31,6 +31,8 @@ class Tokenizer:
         with_tools: str = "",
     ) -> None:  # fmt: skip
         self._tokenizer = tokenizer
+        for unset in ("no_padding", "no_truncation"):  # files of encoders may ask for a length: a text keeps its own
+            getattr(tokenizer, unset, lambda: None)()
         self.stops = frozenset(stops)
         self.special = dict(special or {})
         self.template, self._with_tools = template, with_tools

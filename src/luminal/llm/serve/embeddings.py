@@ -26,7 +26,10 @@ from luminal.module import Module
 
 Array = np.ndarray[Any, Any]
 _TOKENS, _MASK, _SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
-_POOLING = Path("1_Pooling") / "config.json"  # of sentence-transformers
+# What sentence-transformers keeps beside a model: of what an embedding is made, and how.
+_MODULES, _POOLING = Path("modules.json"), Path("1_Pooling") / "config.json"
+_KNOWN = ("Transformer", "Pooling", "Normalize")
+_CLS, _MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
 
 
 def embeds(folder: Path, module: Module) -> bool:
@@ -56,9 +59,7 @@ class Embedder:
         self._least, self.most = length
         self._types = {spec.name: spec.dtype for spec in inputs}
         self._output = next((spec.name for spec in outputs if len(spec.shape) in (2, 3)), outputs[0].name)
-        path = folder / _POOLING
-        pooling = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self._first = bool(pooling.get("pooling_mode_cls_token", False))
+        self._first = _takes_first(folder)
 
     def check(self, given: list[int]) -> None:
         """Raises InputError for tokens that are more or fewer than the model takes."""
@@ -82,6 +83,22 @@ class Embedder:
             value = value[0] if self._first else value[: len(given)].mean(0)
         unit: Array = value / max(float(np.linalg.norm(value)), 1e-12)
         return unit.astype(np.float32)
+
+
+def _takes_first(folder: Path) -> bool:
+    """Whether the first of the outputs for tokens is the embedding, not their mean. Raises ModelError where what
+    sentence-transformers keeps in the folder asks for something else."""
+    path = folder / _MODULES
+    for module in json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []:
+        kind = str(module.get("type")).rpartition(".")[2]
+        if kind not in _KNOWN:
+            raise ModelError(f"{path}: expected {', '.join(_KNOWN)}, found {kind!r}, which is not supported")
+    path = folder / _POOLING
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    modes = [mode for mode, used in found.items() if mode.startswith("pooling_mode_") and used is True]
+    if modes not in ([], [_CLS], [_MEAN]):
+        raise ModelError(f"{path}: expected {_CLS} or {_MEAN}, found {', '.join(modes)}")
+    return modes == [_CLS]
 
 
 @dataclass(frozen=True)

@@ -149,14 +149,18 @@ def _run(model: Module, given: Mapping[str, Array]) -> dict[str, Array]:
         raise RefusedError(500, str(error)) from error
 
 
-def application(folders: Mapping[str, Path], threads: int, limits: Limits | None = None) -> Starlette:
-    """A server of the exported models in ``folders``; of one with several entries, each is a model ``NAME.ENTRY``.
-    Those that read tokens and have a tokenizer give embeddings too."""
+def application(
+    folders: Mapping[str, Path], threads: int, limits: Limits | None = None,
+    compiled: Mapping[Path, Module] | None = None,
+) -> Starlette:  # fmt: skip
+    """A server of the exported models in ``folders``, or of what is ``compiled`` of a folder; of one with several
+    entries, each is a model ``NAME.ENTRY``. Those that read tokens and have a tokenizer give embeddings too."""
     limits, metrics = limits or Limits(), Metrics()
+    known = compiled or {}
     models: dict[str, Module] = {}
     embedders: dict[str, Embedder] = {}
     for name, folder in folders.items():
-        module = load(folder, threads=threads)
+        module = known[folder] if folder in known else load(folder, threads=threads)
         if embeds(folder, module):
             embedders[name] = Embedder(folder, module)
         several = len(module.entries) > 1
