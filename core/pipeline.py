@@ -29,7 +29,7 @@ from luminal.core.schedule.numeric import (
 from luminal.core.schedule.prepare import graph as preparation
 from luminal.core.schedule.prepare import loops, tied
 from luminal.core.schedule.prepare.graph import Prepared
-from luminal.core.schedule.program import assembly
+from luminal.core.schedule.program import assembly, tables
 from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.program.spec import check as check_program
 from luminal.core.sizes import typical
@@ -67,9 +67,14 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
 
 
 def compile_graphs(
-    name: str, graphs: Mapping[str, Graph], target: Target, watch: Watch = lambda stage, value: None
+    name: str,
+    graphs: Mapping[str, Graph],
+    target: Target,
+    watch: Watch = lambda stage, value: None,
+    memory: int | str | None = None,
 ) -> Program:
-    """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels.
+    """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels. ``memory`` bounds
+    what the values of each take (see ``schedule.program.assembly``).
 
     This is the whole lowering, a line for each pass. ``watch`` is called with the name of each and with what it hands
     on: for each entry a graph, as given and after each of ``PASSES`` that applies, and the clusters of its kernels; in
@@ -119,14 +124,14 @@ def compile_graphs(
             whole = passed("fewer digits", digits.eased(whole))
         whole = passed("maxima of bits", bit_maxima.of_bits(whole))
         wholes.append(passed("long reductions", long_reductions.in_parts(whole, target)))
-    sources: list[assembly.Source] = []
+    sources: list[tables.Source] = []
     for entry, (graph, prepared) in zip(graphs, prepare(wholes, target), strict=True):
         passed("preparation for kernels", graph, check=True)
         states = {state.input: node for state, node in graph.left}
         arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured, replacing=states)
         watch("arrangement", arranged)
-        sources.append(assembly.Source(entry, graph, prepared, arranged))
-    program = assembly.assemble(name, sources, target)
+        sources.append(tables.Source(entry, graph, prepared, arranged))
+    program = assembly.assemble(name, sources, target, memory)
     check_program(program)
     watch("program", program)
     return program

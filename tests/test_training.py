@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from torch.nn import functional
 import luminal
 from luminal import checkpoint, optim
 from luminal.core.errors import InputError
+from tests.drawn import draw
 from tests.training_support import Run, check, check_in_place
 
 CE = nn.CrossEntropyLoss()
@@ -133,6 +135,30 @@ def test_checkpoints_resume_and_are_safetensors(tmp_path: Path) -> None:
     training.load(tmp_path / "a.safetensors")
     assert [float(training(*run.batch(k), lr=0.1)[0]) for k in range(3, 8)] == after
     assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_products_in_bfloat16_are_as_near_to_float64_as_autocast() -> None:
+    """Parameters stay float32, and so do gradients, which a step at the rate 1 subtracts."""
+    module = nn.Sequential(nn.Linear(24, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
+    draw(module, 0, 0.3)
+    random = np.random.default_rng(0)
+    x, target = torch.from_numpy(random.standard_normal((16, 24), np.float32)), torch.arange(16) % 5
+    plain, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    CE(exact(x.double()), target).backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = CE(plain(x).float(), target)
+    loss.backward()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    training = luminal.compile_training(module, CE, optimizer, (x,), (target,), precision="bf16")
+    before = training.state
+    training(x, target)
+    after = training.state
+    assert all(value.dtype == np.float32 for value in after.values())
+    for name, parameter in exact.named_parameters():
+        wanted, theirs = parameter.grad.numpy(), plain.get_parameter(name).grad.double().numpy()
+        error, other = (np.linalg.norm(g - wanted) for g in (before[name] - after[name], theirs))
+        assert error <= 2 * other, (name, error, other)
+        assert error > 1e-5 * np.linalg.norm(wanted) or name == "3.bias", name  # products were rounded
 
 
 KILLED = """

@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's digits: trained from Python, and exported to train from C.
 
-    python examples/train/digits.py [--export FOLDER]
+    python examples/train/digits.py [--export FOLDER] [--epochs N]
 
 It needs scikit-learn. The loss of each step is drawn into digits.svg. With ``--export``, FOLDER gets the library, and
 the pictures as digits.data, for examples/train/digits.c.
@@ -47,12 +47,12 @@ def compiled(module: nn.Module) -> luminal.Training:
     )
 
 
-def train(step: luminal.Training, pictures: np.ndarray, digits: np.ndarray) -> list[float]:
+def train(step: luminal.Training, pictures: np.ndarray, digits: np.ndarray, epochs: int) -> list[float]:
     """The loss of each step."""
     batches = len(digits) // BATCH
-    progress, random = Progress(EPOCHS * batches), np.random.default_rng(1)
-    for epoch in range(EPOCHS):
-        rate = 3e-3 * (1 - epoch / EPOCHS)
+    progress, random = Progress(epochs * batches), np.random.default_rng(1)
+    for epoch in range(epochs):
+        rate = 3e-3 * (1 - epoch / epochs)
         for rows in random.permutation(len(digits))[: batches * BATCH].reshape(batches, BATCH):
             progress(float(step(pictures[rows], digits[rows], lr=rate)))
     return progress.losses
@@ -61,12 +61,13 @@ def train(step: luminal.Training, pictures: np.ndarray, digits: np.ndarray) -> l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--export", type=Path, help="the folder for the library and the pictures")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--plot", type=Path, default=Path("digits.svg"))
     given = parser.parse_args()
     pictures, digits = data()
     module = network()
     step = compiled(module)
-    losses = train(step, pictures[TESTED:], digits[TESTED:])
+    losses = train(step, pictures[TESTED:], digits[TESTED:], given.epochs)
     right = step.eval(pictures[:TESTED]).argmax(1) == digits[:TESTED]
     print(f"test accuracy {right.mean():.1%}")
     plot(given.plot, losses, "digits: loss")

@@ -1,12 +1,14 @@
 """Adapters of low rank over frozen weights that are rounded to int8: what is trained is small, what is read is packed.
 
-    python examples/train/lora.py
+    python examples/train/lora.py [--epochs N]
 
 A network that was trained on the digits 0 to 4 learns 5 to 9 as well, by its adapters alone. It needs scikit-learn. The
 loss of each step is drawn into lora.svg.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import numpy as np
 import torch
@@ -46,6 +48,9 @@ def accuracy(step: luminal.Training, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=8, help="of the adapters")
+    given = parser.parse_args()
     pictures, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(digits))
     x, y = (pictures[order] / 16).astype(np.float32), digits[order].astype(np.int64)
@@ -67,7 +72,7 @@ def main() -> None:
         adapted, nn.CrossEntropyLoss(), optimizer, *example, dims=dims, weights="int8", name="lora"
     )
     print(f"{sum(p.numel() for p in chosen)} numbers are trained, {step.memory['state']} bytes of state")
-    losses = train(step, x[TESTED:], y[TESTED:], 8, 1e-2)
+    losses = train(step, x[TESTED:], y[TESTED:], given.epochs, 1e-2)
     print(f"after: {accuracy(step, x[:TESTED], y[:TESTED]):.1%}")
     plot("lora.svg", losses, "adapters over int8 weights: loss")
 

@@ -60,6 +60,7 @@ def compile(
     mesh: meshes.Mesh | None = None,
     shard: meshes.Shard = "auto",
     link: str | None = None,
+    memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Module | Specialised:
     """Compile a model to a native library and load it.
@@ -106,8 +107,10 @@ def compile(
     mesh with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
     ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
     and outputs, which are whole. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
-    (see ``luminal.meshes``). ``progress(stage, fraction)`` is called as work goes
-    on.
+    (see ``luminal.meshes``).
+    ``memory`` is the most bytes that the values of an entry may take beside its weights and states, or ``low``: then
+    values are computed again instead of kept, those first that cost least, with ``low`` for at most a third more work
+    (see ``luminal.core.schedule.program.recompute``). ``progress(stage, fraction)`` is called as work goes on.
 
     Where tuning has measured schedules for this machine and so many threads, those are taken
     (``luminal.tuning.records``); with ``search="quick"``, about 60 seconds are spent on measuring before, for a CPU.
@@ -116,9 +119,10 @@ def compile(
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
     measured; RecordsError where what was measured cannot be read; InputError for other names, for ``threads`` that are
-    none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, and for a ``winograd`` that is no finite number
-    above 0, or with a GPU or a precision other than ``fp32``.
+    none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, for a ``winograd`` that is no finite number
+    above 0, or with a GPU or a precision other than ``fp32``, and for a ``memory`` that is not enough.
     """
+    arguments.check_memory(memory)
     threads, seed, rounding = arguments.threads(threads), random.parse(seed), activations_.parse(activations)
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
@@ -126,7 +130,7 @@ def compile(
     same: dict[str, Any] = {
         "target": chosen, "weights": weights, "winograd": winograd, "activations": activations, "dims": dims,
         "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed, "search": search,
-        "mesh": mesh, "shard": shard, "link": link,
+        "mesh": mesh, "shard": shard, "link": link, "memory": memory,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -154,8 +158,8 @@ def compile(
             tuned = tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
-        program = compile_graphs(called, graphs, chosen, stages.inside("compile"))
-        others = [compile_graphs(called, other, chosen) for other in ranks]
+        program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
+        others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
         if mesh is not None:
             program, *others = (replace(p, metadata={**p.metadata, "plan": plan}) for p in (program, *others))
     return artifact.opened(

@@ -12,6 +12,7 @@ import numpy as np
 
 from luminal.core import target as targets
 from luminal.core.errors import InputError
+from luminal.core.schedule.program import recompute
 from luminal.core.target import Target
 from luminal.runtime import loader
 
@@ -41,6 +42,13 @@ def threads(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 0 <= given <= MAX_THREADS:
         raise InputError(f"threads: expected 0..{MAX_THREADS} (0: one for each CPU), found {given!r}")
     return int(given)
+
+
+def check_memory(given: Any) -> None:
+    """Raises InputError unless ``given`` is None, ``low``, or a number of bytes above 0."""
+    number = isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 0
+    if not (number or given is None or given == recompute.LOW):
+        raise InputError(f"memory: expected {recompute.LOW!r} or a number of bytes above 0, found {given!r}")
 
 
 def check_budget(given: Any) -> None:

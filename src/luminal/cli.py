@@ -171,6 +171,7 @@ def compile_(
     search: Annotated[
         str, typer.Option(help="quick: measure schedules before, for about 60 s; none", callback=options.search)
     ] = "none",
+    memory: Annotated[str | None, typer.Option(help=options.MEMORY, callback=options.memory)] = None,
     explain: Annotated[bool, typer.Option("--explain", help="say what options changed of the model")] = False,
     threads: Annotated[
         int,
@@ -197,6 +198,7 @@ def compile_(
             mesh=options.mesh(mesh),
             shard=options.shard(shard),
             link=link,
+            memory=int(memory) if memory and memory.isdecimal() else memory,
             progress=display.report,
         )
         if isinstance(module, Specialised):

@@ -12,7 +12,7 @@ from rich import filesize
 from rich.markup import escape
 from rich.table import Table
 
-from luminal import artifact, binary
+from luminal import artifact, binary, recomputed
 from luminal.core.errors import ArtifactError
 from luminal.runtime.loader import MANIFEST, read_manifest
 
@@ -103,6 +103,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"weights: {len(found['constants'])} arrays, {_size(weights)}, in the order in which kernels read them"
     for made in found.get("approximations", ()):
         yield f"{made['option']}: {'; '.join(made['origins'])}: {made['what']}"
+    yield from recomputed.lines(found)
     yield from (f"licence of {row['part']}: {row['licence']}" for row in found["licences"])
 
 

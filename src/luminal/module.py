@@ -18,6 +18,7 @@ from luminal import (
     inspection,
     notebook,
     profiled,
+    recomputed,
     structure,
     tensors,
     updates,
@@ -297,11 +298,13 @@ class Module:
     def explain(self) -> str:
         """What options changed of the model, a line each: the option, the source operators, and what was done. Then
         each kernel that computes in one pass what the model spells in several, and how its reductions follow each
-        other. Last, of a mesh, how its weights lie, and what a rank sends. Empty where there is nothing of these."""
+        other. Then what is computed again to save memory. Last, of a mesh, how its weights lie, and what a rank sends.
+        Empty where there is nothing of these."""
         manifest = self.manifest
         made = [(x["option"], x["origins"], x["what"]) for x in manifest.get("approximations", ())]
         passes = [(k["name"], k["origins"], line) for k in manifest["kernels"] for line in k.get("derivation", ())]
         lines = [f"{name}: {'; '.join(origins)}: {what}" for name, origins, what in (*made, *passes)]
+        lines += recomputed.lines(manifest)
         return "\n".join([*lines, *(f"mesh: {line}" for line in manifest.get("plan", ()))])
 
     @property

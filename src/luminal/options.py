@@ -20,6 +20,7 @@ from luminal.core import precision as precisions
 from luminal.core import target as targets
 from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
+from luminal.core.schedule.program import recompute
 
 # The names of targets and of precisions, for help.
 TARGETS = (
@@ -38,6 +39,9 @@ WINOGRAD = (
     "(CPUs, fp32); default: none"
 )
 ACTIVATIONS = f"what quantised weights multiply is rounded to: {', '.join(activations_.ALL)}; default: nothing"
+MEMORY = (
+    f"the most bytes that values may take, or {recompute.LOW}: some are computed again instead of kept; default: any"
+)
 WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 
@@ -69,6 +73,13 @@ def algebra(name: str | None) -> str | None:
     if name is not None and name not in targets.ALGEBRA and not Path(name).exists():
         raise typer.BadParameter(f"expected {', '.join(targets.ALGEBRA)}, or the manifest of a library, found {name!r}")
     return name
+
+
+def memory(bound: str | None) -> str | None:
+    """A number of bytes, or ``low``."""
+    if bound is not None and bound != recompute.LOW and not (bound.isdecimal() and int(bound) > 0):
+        raise typer.BadParameter(f"expected {recompute.LOW}, or a number of bytes above 0, found {bound!r}")
+    return bound
 
 
 def winograd(budget: float | None) -> float | None:

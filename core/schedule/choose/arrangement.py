@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from luminal.core import ops
+from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
+from luminal.core.ops import Kind
 from luminal.core.schedule.choose import cpu, grid
 from luminal.core.schedule.fusion import chain, fuse, in_place, layout
 from luminal.core.schedule.fusion.cluster import Cluster
@@ -80,6 +82,39 @@ def arrange(
         if cluster.is_kernel
     }
     return Arrangement(**vars(layouts), kernels=kernels, refused=refused, overwriting=frozenset(over.values()))
+
+
+def separable(cluster: Cluster, layouts: Layouts) -> list[Node]:
+    """The stored values of a cluster that can be computed without the rest of it, element by element, from what is
+    stored: an activation from the sums that it is applied to, a softmax from the maxima and sums of its rows."""
+    if cluster.kind not in ("map", "row", "contraction"):
+        return []
+    stored, domain = layouts.fusion.stored, sym.product(cluster.extents)
+    whole = [n for n in cluster.index if n in stored and n.size == domain and layouts.owner(n) is n]
+    found = ((node, _parts(cluster, node, layouts)) for node in whole)
+    return [node for node, parts in found if parts is not None and len(parts) < len(cluster.index)]
+
+
+def alone(cluster: Cluster, node: Node, layouts: Layouts, target: Target) -> KernelChoice:
+    """The scheduled nest of a node that is ``separable``."""
+    parts = _parts(cluster, node, layouts)
+    assert parts is not None
+    single = Cluster(cluster.number, "map", cluster.extents, index={part: cluster.index[part] for part in parts})
+    return _choice(single, clusters.lower(single, layouts, target), target)
+
+
+def _parts(cluster: Cluster, node: Node, layouts: Layouts) -> list[Node] | None:
+    """The members of a cluster that ``node`` is computed of, itself included, up to stored values; None where not all
+    are elementwise."""
+    found: dict[Node, None] = {}
+    waiting = [node]
+    for part in waiting:
+        if part in cluster.index:
+            if part.op.kind is not Kind.ELEMENTWISE:
+                return None
+            found[part] = None
+        waiting += [x for x in part.inputs if x not in layouts.fusion.stored and x not in waiting]
+    return list(found)
 
 
 def copy_kernel(value: Node, to: Node, layouts: Layouts, target: Target) -> KernelChoice:

@@ -11,33 +11,28 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from itertools import count as count_from_0
 
-import numpy as np
-
 from luminal.core import ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.data import Arrays
-from luminal.core.errors import SpecError
+from luminal.core.errors import InputError
 from luminal.core.grid import ALIGNMENT
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Node
 from luminal.core.ir import State as Kept
 from luminal.core.schedule.choose import arrangement
 from luminal.core.schedule.choose.arrangement import Arrangement, KernelChoice
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.nest import walk
-from luminal.core.schedule.nest.ir import LoopNest, names_axis
-from luminal.core.schedule.prepare.graph import Prepared
+from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.program import arena as plan
 from luminal.core.schedule.program import phases, prefetch
 from luminal.core.schedule.program.ir import (
     GIVE,
     TAKE,
     Branch,
-    Buffer,
     Entry,
     Exchange,
     HostCall,
-    Kernel,
     Launch,
     Loop,
     Measure,
@@ -51,25 +46,18 @@ from luminal.core.schedule.program.ir import (
     Wait,
     aligned,
 )
-from luminal.core.schedule.transform.loops import Scheduled
+from luminal.core.schedule.program.recompute import LOW, SHARE, Recomputation, Work
+from luminal.core.schedule.program.tables import Source, Tables
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.texts import strings
 
 
-@dataclass(frozen=True)
-class Source:
-    """What an entry is made of: a graph, its form for kernels, and its arrangement."""
-
-    entry: str
-    graph: Graph
-    prepared: Prepared
-    arranged: Arrangement
-
-
-def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
-    """The program ``name`` with an entry for each source. Entries share kernels, constants and states."""
-    tables = _Tables(target)
+def assemble(name: str, sources: Sequence[Source], target: Target, memory: int | str | None = None) -> Program:
+    """The program ``name`` with an entry for each source. Entries share kernels, constants and states. With ``memory``,
+    steps run again so that the values of each entry take no more than so many bytes, or with ``LOW`` as few as costs
+    at most a third more work. Raises InputError where so few bytes are not possible."""
+    tables = Tables(target, memory)
     for source in sources:
         for state in source.graph.states:
             tables.state(state, source)
@@ -86,6 +74,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         {
             "approximations": [made.described for source in sources for made in source.graph.approximations],
             "relations": [*dict.fromkeys(text for source in sources for text in source.graph.relations)],
+            **({} if memory is None else {"memory": tables.fitted}),
         },
         states,
         texts=tuple(sorted({text for source in sources for text in _texts(source)})),
@@ -101,14 +90,15 @@ def _texts(source: Source) -> Iterator[str]:
             yield from filter(None, strings(node.attr.array))
 
 
-def _entry(tables: _Tables, source: Source) -> Entry:
+def _entry(tables: Tables, source: Source) -> Entry:
     graph = source.graph
     names = {n: tables.buffer(n.attr.name, n, "input", source) for n in graph.given}
     names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.returned}
     names |= {state.input: state.name for state in graph.states}
     region = _Region(tables, source, source.arranged, dict(names))
     region.take([n for n in graph.given if n.dtype.is_text])
-    steps = region.assemble(graph.left, [n for _, n in graph.returned if n.dtype.is_text])
+    region.assemble(graph.left, [n for _, n in graph.returned if n.dtype.is_text])
+    steps = region.finish() if tables.memory is None else region.fit(tables.memory)
     arena = region.plan()
     region.place(0)
     return Entry(
@@ -123,80 +113,20 @@ def _tensor(name: str, node: Node, buffer: str) -> TensorSpec:
     return TensorSpec(name, node.dtype, node.shape, "" if buffer == name else buffer)
 
 
-@dataclass
-class _Tables:
-    """What all regions share: kernels, buffers by name, and states, each with the entry that first names it."""
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel that no step launches yet, and what it is for."""
 
-    target: Target
-    kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
-    constants: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
-    states: dict[str, tuple[Kept, Source]] = field(default_factory=dict)
-    touched: set[str] = field(default_factory=set)
-    loops: int = 0
-
-    def buffer(self, name: str, node: Node, space: str, source: Source, order: tuple[int, ...] | None = None) -> str:
-        """A new buffer for ``node``; its name, which is ``name`` if that is free."""
-        wanted, number = name, 1
-        while name in self.buffers:
-            name, number = f"{wanted}.{number}", number + 1
-        origins = tuple(map(str, source.graph.origins.get(node, ())))
-        self.buffers[name] = Buffer(
-            name, node.dtype, node.shape, order or tuple(range(node.rank)), space, 0, _bytes(node), origins
-        )
-        return name
-
-    def part(self, whole: str, counter: Var, element: Node, source: Source) -> str:
-        """A new buffer for the element of ``whole`` at the current round of a loop."""
-        name = self.buffer(f"{whole}[{counter.name}]", element, "part", source)
-        self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
-        return name
-
-    def constant(self, node: Node, order: tuple[int, ...], source: Source) -> str:
-        """The buffer that holds a constant, its axes in that order."""
-        if (node, order) not in self.constants:
-            name = source.graph.names.get(node, "") or f"constant{len(self.constants)}"
-            self.constants[node, order] = self.buffer(name, node, "constant", source, order)
-        return self.constants[node, order]
-
-    def state(self, state: Kept, source: Source) -> None:
-        """A place for a state after those that have one. States of one name are one state."""
-        if state.name not in self.states:
-            end = max((self.buffers[name].offset + self.buffers[name].size for name in self.states), default=0)
-            name = self.buffer(state.name, state.input, "state", source)
-            self.buffers[name] = replace(self.buffers[name], offset=aligned(end))
-            self.states[name] = state, source
-            self.touched.add(name)
-
-    def initial(self, state: Kept, source: Source) -> str | None:
-        """The buffer of the constant that a state begins with; None for zeros."""
-        if _is_zero(state.initial):
-            return None
-        name = self.constant(state.initial, tuple(range(state.initial.rank)), source)
-        self.touched.add(name)
-        return name
-
-    def counter(self, rounds: Int | None) -> Var:
-        self.loops += 1
-        return Var(f"round{self.loops - 1}", 0, (1 << 62) if rounds is None else rounds - 1)
-
-    def kernel(self, kind: str, chosen: Scheduled, origins: tuple[str, ...]) -> int:
-        """The number of the kernel of a nest; equal nests are one kernel."""
-        if chosen.nest not in self.kernels:
-            _check_axes(chosen.nest)
-            name = f"{kind}{len(self.kernels)}"
-            self.kernels[chosen.nest] = Kernel(name, chosen, origins)
-        return list(self.kernels).index(chosen.nest)
-
-    def used(self) -> Iterator[Buffer]:
-        return (buffer for name, buffer in self.buffers.items() if name in self.touched)
+    choice: KernelChoice
+    names: tuple[str, ...]
+    origins: tuple[str, ...]
 
 
 @dataclass
 class _Region:
     """One region. ``names`` are the buffers of nodes; it plans the memory of those in ``own``."""
 
-    tables: _Tables
+    tables: Tables
     source: Source
     arranged: Arrangement
     names: dict[Node, str]
@@ -207,6 +137,7 @@ class _Region:
     offsets: Mapping[str, int] = field(default_factory=dict)
     pending: list[Exchange] = field(default_factory=list)  # begun, and not waited for yet
     together: tuple[Phase, ...] = ()
+    alone: dict[str, _Kernel] = field(default_factory=dict)  # by buffer, kernels of one value of several
 
     def take(self, inputs: Sequence[Node]) -> None:
         """Steps that turn texts in ``inputs``, in buffers of the caller, into numbers."""
@@ -215,8 +146,8 @@ class _Region:
             self.names[node] = self._new(f"{given} in numbers", node)
             self._add(HostCall(TAKE, (given, self.names[node])), (given, self.names[node]))
 
-    def assemble(self, left: Sequence[tuple[Kept, Node]] = (), texts: Sequence[Node] = ()) -> Region:
-        """The region of all clusters. ``left`` are states with their final values, which are computed in place or
+    def assemble(self, left: Sequence[tuple[Kept, Node]] = (), texts: Sequence[Node] = ()) -> None:
+        """The steps of all clusters. ``left`` are states with their final values, which are computed in place or
         copied there; ``texts`` are results whose numbers become texts in buffers of the caller."""
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
@@ -246,7 +177,9 @@ class _Region:
         for node, name in wanted.items():
             self._add(HostCall(GIVE, (self.names[node], name)), (self.names[node], name))
         self._wait(self.pending)
-        # Phases are for threads of CPUs; a grid runs one step at a time.
+
+    def finish(self) -> Region:
+        """The region of all steps, in phases. They are for threads of CPUs; a grid runs one step at a time."""
         self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
         return Region(tuple(self.steps), self.together)
 
@@ -257,6 +190,11 @@ class _Region:
         operations = _operations(cluster)
         for choice in self.arranged.kernels[cluster.number]:
             self._run(cluster.kind, choice, origins, operations)
+        for node in arrangement.separable(cluster, self.arranged) if self.tables.memory is not None else ():
+            choice = arrangement.alone(cluster, node, self.arranged, self.tables.target)
+            self.alone[self._named(node)] = _Kernel(
+                choice, tuple(map(self._named, choice.arguments)), self._origins([node])
+            )
 
     def _call(self, cluster: Cluster) -> None:
         (node,) = cluster.index
@@ -285,10 +223,15 @@ class _Region:
         self._run("map", choice, self._origins([node]))
 
     def _run(self, kind: str, choice: KernelChoice, origins: tuple[str, ...], operations: Int = 0) -> None:
-        number = self.tables.kernel(kind, choice.scheduled, origins)
         names = tuple(self._named(node) for node in choice.arguments)
+        self._add(self._launched(kind, choice, names, origins, operations), names)
+
+    def _launched(
+        self, kind: str, choice: KernelChoice, names: tuple[str, ...], origins: tuple[str, ...], operations: Int = 0
+    ) -> Launch:
+        number = self.tables.kernel(kind, choice.scheduled, origins)
         grain = kernel.grain(choice.scheduled.nest, self.tables.target.costs)
-        self._add(Launch(number, names, origins, grain, operations), names)
+        return Launch(number, names, origins, grain, operations)
 
     # ---- loops and branches ----------------------------------------------------------------------------------------
 
@@ -368,7 +311,8 @@ class _Region:
     def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes ``arranged``; ``names`` are the buffers of its inputs and results."""
         inner = _Region(self.tables, self.source, arranged, names)
-        return inner, inner.assemble()
+        inner.assemble()
+        return inner, inner.finish()
 
     # ---- buffers ---------------------------------------------------------------------------------------------------
 
@@ -413,6 +357,83 @@ class _Region:
 
     def _origins(self, nodes: Iterable[Node]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(o) for n in nodes for o in self.source.graph.origins.get(n, ())))
+
+    # ---- less memory -----------------------------------------------------------------------------------------------
+
+    def fit(self, memory: int | str) -> Region:
+        """The region with steps that run again, as ``assemble`` says of ``memory``."""
+        tables, steps = self.tables, self.steps
+        own, buffers, kernels = self.own, tables.buffers, tables.kernels
+        uses, inside = self.uses, self.inside
+        alone = list(self.alone.values())
+
+        def step(work: Work) -> Step:
+            if work.step >= len(steps):
+                one = alone[work.step - len(steps)]
+                return self._launched("map", one.choice, work.uses, one.origins)
+            found = steps[work.step]
+            return replace(found, arguments=work.uses) if isinstance(found, Launch) else found
+
+        def tried(found: Recomputation) -> tuple[Region, int]:
+            """The region with what is ``found``, and the size of its arena."""
+            tables.buffers, tables.kernels = dict(buffers), dict(kernels)
+            for copy, value in found.copies.items():
+                tables.buffers[copy] = replace(buffers[value], name=copy, space="arena", offset=0)
+            tables.touched.update(found.copies)
+            used = {name for work in found.works for name in work.uses}
+            for moved in set(found.copies.values()) - used:
+                del tables.buffers[moved]
+            self.own = [name for name in (*own, *found.copies) if name in tables.buffers]
+            self.steps = [step(work) for work in found.works]
+            self.uses = [work.uses if work.launch else uses[work.step] for work in found.works]
+            self.inside = [() if work.step >= len(inside) else inside[work.step] for work in found.works]
+            return self.finish(), self.plan()
+
+        found = self._recomputation(alone)
+        region, without = tried(found)
+        taken = least = without
+        if memory == LOW:
+            found.shrink(0, SHARE)
+            region, taken = tried(found)
+        while not isinstance(memory, str) and taken > memory:
+            before = len(found.copies)
+            found.shrink(found.peak - (taken - memory))
+            region, taken = tried(found)
+            least = min(least, taken)
+            if len(found.copies) == before:
+                raise InputError(
+                    f"memory: expected at least {least} bytes for the values of {self.source.entry!r}, found {memory}; "
+                    f"{without} are needed where nothing is computed again"
+                )
+        entry = {"entry": self.source.entry, "bytes": taken, "without": without, "again": found.repeated}
+        tables.fitted.append({**entry, "work": round(found.cycles / max(found.whole, 1), 3)})
+        return region
+
+    def _recomputation(self, alone: Sequence[_Kernel]) -> Recomputation:
+        """The steps, none of which runs again, and how those ``alone`` would."""
+        nests = list(self.tables.kernels)
+        sizes = {name: aligned(buffer.size) for name, buffer in self.tables.buffers.items()}
+        works: list[Work] = []
+        for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True)):
+            if isinstance(step, Launch):
+                works.append(self._work(number, nests[step.kernel], names))
+                continue
+            scratch = _scratch(number)
+            sizes[scratch] = max((region.plan() for region in self.inside[number]), default=0)
+            works.append(Work(number, (*names, scratch), frozenset(names)))
+        arena = {*self.own, *(name for name in sizes if name not in self.tables.buffers)}
+        singles = {
+            name: self._work(len(self.steps) + number, one.choice.scheduled.nest, one.names)
+            for number, (name, one) in enumerate(zip(self.alone, alone, strict=True))
+        }
+        return Recomputation(works, sizes, arena, singles)
+
+    def _work(self, number: int, nest: LoopNest, names: tuple[str, ...]) -> Work:
+        read, _ = walk.arrays_touched(nest.body)
+        pairs = list(zip(names, nest.arrays, strict=True))
+        written = frozenset(name for name, array in pairs if array.written)
+        repeats = not any(name in written and array.name in read for name, array in pairs)
+        return Work(number, names, written, kernel.cycles(nest, self.tables.target.costs), True, repeats)
 
     # ---- the plan --------------------------------------------------------------------------------------------------
 
@@ -495,13 +516,6 @@ def _scratch(step: int) -> str:
     return f"inside step {step}"
 
 
-def _check_axes(nest: LoopNest) -> None:
-    """Raises SpecError where an axis has a name that a dimension may have."""
-    wrong = sorted(axis.name for axis in walk.variables_bound(nest.body) if not names_axis(axis.name))
-    if wrong:
-        raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
-
-
 def _operations(cluster: Cluster) -> Int:
     """Operations of the sums of products in a cluster: a product and an addition for each term."""
     terms: Int = 0
@@ -509,15 +523,3 @@ def _operations(cluster: Cluster) -> Int:
         if node.op is ops.SUM_REDUCE and not node.dtype.is_bool and node.inputs[0].op is ops.MUL:
             terms = terms + node.inputs[0].size
     return terms * 2
-
-
-def _is_zero(constant: Node) -> bool:
-    """Whether every bit of a constant is zero."""
-    return not np.ascontiguousarray(constant.attr.array).reshape(-1).view(np.uint8).any()
-
-
-def _bytes(node: Node) -> int:
-    """Bytes of a value at the upper bounds of its dimensions."""
-    elements = sym.upper(node.size)
-    assert elements is not None, node
-    return max(elements, 0) * node.dtype.itemsize
