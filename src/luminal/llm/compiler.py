@@ -77,7 +77,9 @@ def compile(
                 "adapters: an ONNX model does not say where they belong: compile what it was exported from"
             )
         if cache != "float32":
-            raise InputError(f"cache: an ONNX model says itself of what type its cache is: expected none, found {cache!r}")
+            raise InputError(
+                f"cache: an ONNX model says itself of what type its cache is: expected none, found {cache!r}"
+            )
         return onnx_models.compiled(
             path, weights, context, slots, chunk or _CHUNK, name, activations=activations, target=target,
             precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
