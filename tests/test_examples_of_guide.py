@@ -29,6 +29,8 @@ LEFT_OUT = {
     "luminal.compile(torch_module": "the first lines of README.md name no model; the next example is the same with one",
     'luminal.llm.compile("path/to/model"': "it needs a language model; tests/test_llm.py runs the same calls",
     "calibration_reader": "it needs a reader of a user's own data; tests/test_integers.py quantises so",
+    "pip install classifier-1.0": "it needs the wheel that it speaks of; tests/test_emitted.py installs one",
+    '"forward.onnx"': "it needs a model of a user's own; tests/test_training_onnx.py runs the same call",
     "luminal.tune(": "it measures for two minutes; tests/test_tuning.py runs the same calls",
 }
 
@@ -82,7 +84,7 @@ def run(page: Path, text: str, names: dict[str, Any]) -> None:
 
 def test_what_is_left_out_is_there() -> None:
     every = [text for page in PAGES for text in examples(page)]
-    assert all(sum(words in text for text in every) == 1 for words in LEFT_OUT)
+    assert all(any(words in text for text in every) for words in LEFT_OUT)
     assert len(every) >= 35
     assert sum(bool(SHOWN.match(line)) for text in every for line in text.splitlines()) >= 12
 
