@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
@@ -134,7 +135,7 @@ def _selected(node: Node, depth: int) -> Interval:
     return min(a, c), max(b, d)
 
 
-def _of_constant(array: np.ndarray) -> Interval:  # type: ignore[type-arg]
+def _of_constant(array: NDArray[Any]) -> Interval:
     if not 0 < array.size <= _LARGEST:
         return EVERYTHING
     values = array.astype(np.float64)
