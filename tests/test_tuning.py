@@ -40,7 +40,7 @@ from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
-from luminal.tuning import confirm, records, search, subject, worker
+from luminal.tuning import confirm, devices, records, search, subject, worker
 from luminal.tuning.bench import Bench, Compiled, Contender, Part
 from luminal.tuning.expected import expected
 from luminal.tuning.outcome import NO_FASTER, Outcome
@@ -175,7 +175,7 @@ def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
     (question,) = trial.candidates
     assert "lies inside the loop" in trial.refusals[question]
     assert recorded(graph, {question: str(MemoryPass("a0", 0, 64))}).kernels[0].nest == plain.nest
-    monkeypatch.setattr(search, "Bench", Hand)
+    monkeypatch.setattr(devices, "Bench", Hand)
     Hand.times = {str(MemoryPass("a0", 0, 64)): 1e-9}
     file = Records(tmp_path / "records")
     outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
@@ -190,7 +190,7 @@ def test_a_refused_candidate_is_counted_once_where_other_questions_have_more(
     x, rows = softmax(), linear(x="other")
     graph = Graph("m", (*x.inputs, *rows.inputs), (*x.outputs, ("z", rows.outputs[0][1])))
     assert any(len(texts) > 2 for question, texts in asked(graph).candidates.items() if question.startswith("order"))
-    monkeypatch.setattr(search, "Bench", Hand)
+    monkeypatch.setattr(devices, "Bench", Hand)
     Hand.times = {}
     outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, math.inf, Records(tmp_path / "records"))
     (answer,) = (a for a in outcome.answers if a.question.startswith("pass"))
@@ -426,7 +426,7 @@ class Hand(Bench):
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> type[Hand]:
-    monkeypatch.setattr(search, "Bench", Hand)
+    monkeypatch.setattr(devices, "Bench", Hand)
     monkeypatch.setattr(confirm, "timings", faster)
     Hand.times, Hand.stop, Hand.asked = {}, 1 << 30, []
     return Hand

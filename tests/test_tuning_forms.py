@@ -27,7 +27,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.program.ir import Program
 from luminal.core.symbolic import Int
 from luminal.timing import Timing
-from luminal.tuning import confirm, forms, records, search
+from luminal.tuning import confirm, devices, forms, records, search
 from luminal.tuning.bench import Bench, Compiled, Contender
 from luminal.tuning.outcome import NO_FASTER
 from luminal.tuning.records import Measured, Records
@@ -186,7 +186,7 @@ class Hand(Bench):
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> type[Hand]:
-    monkeypatch.setattr(search, "Bench", Hand)
+    monkeypatch.setattr(devices, "Bench", Hand)
     monkeypatch.setattr(confirm, "timings", lambda programs, *rest: [Timing((1.0,)), Timing((0.9,))])
     Hand.times = {}
     return Hand

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from luminal.core import ir, ops, traverse
-from luminal.core.algebra import alike, by_size, choice, form, law, terms
+from luminal.core.algebra import alike, by_size, choice, form, functions, law, terms
 from luminal.core.algebra.by_size import BySize
 from luminal.core.algebra.choice import Choice
 from luminal.core.algebra.cost import Price, elements, of_spelled
@@ -30,8 +30,9 @@ WORTH = 0.9  # most of the spelled form's cost that another may have to take its
 
 
 def improved(graph: Graph, target: Target) -> Graph:
-    """``graph`` with regions in cheaper forms, each noted in ``approximations``; ``graph`` itself where there are
-    none."""
+    """``graph`` with functions in simpler forms, and regions in cheaper ones, each noted in ``approximations``;
+    ``graph`` itself where there are none."""
+    graph = functions.simpler(graph)
     found: list[Approximation] = []
     origins: Origins = dict(graph.origins)
 
