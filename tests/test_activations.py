@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import luminal
-from luminal.core import ir, movement, types
+from luminal.core import interp, ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
@@ -18,7 +20,11 @@ from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.numeric import activations, quantise
+from luminal.frontends.llm import blocks, families, graph
+from luminal.frontends.llm.cache import Room
+from luminal.frontends.llm.checkpoint import Module as Checkpoint
 from luminal.module import Module
+from tests.llm_support import VOCABULARY, logits, models
 from tests.test_quantise import rounded as rounded_weights
 
 Array = np.ndarray[Any, Any]
@@ -109,3 +115,54 @@ def test_diff_knows_of_it(to: str, weights: str) -> None:
     x = torch.from_numpy(drawn(9, 3, 256))
     report = luminal.diff(module, (x,), weights=weights, activations=to, threads=2)
     assert report.ok and f"activations in {to} (operators: 2)" in str(report.as_json())
+
+
+# ---- language models -------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, length: int) -> Graph:
+    """The entry that reads a prompt, of a model with blocks of 8 bits."""
+    config, tensors = families.read(Checkpoint(models(name).single), 64, blocks.ENCODED["q8_0"])
+    made = graph.graphs("model", config, tensors, Room(64, chunk=length))["prefill"]
+    assert len(tensors.approximations(made)) > 0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    # Two layers, of four products of attention and those of the network, and the head; routers stay as they are, and of
+    # the second mixture, whose experts have 48 features between, what is multiplied with these.
+    [("llama", 2 * 7 + 1), ("gpt2", 2 * 6 + 1), ("mixtral", 2 * 7 + 1), ("qwen3_moe", 2 * 6 + 1)],
+)
+@pytest.mark.parametrize("to", ["bf16", "q8"])
+def test_every_product_with_blocks_takes_rounded_activations(name: str, products: int, to: str) -> None:
+    for made in (entry(name, 8), entry(name, 1)):
+        found = activations.rounded(made, to).approximations
+        assert [x.what for x in found if x.option == "activations"] == [to] * products
+
+
+def test_a_language_model_computes_from_rounded_numbers() -> None:
+    """As transformers does in float64 with what its products read rounded alike. Beside a tie a number may be rounded
+    the other way: what that changes is a small part of what rounding does, and a product that is not rounded more."""
+    prompt = np.random.default_rng(2).integers(0, VOCABULARY, 12)
+    made = activations.rounded(entry("llama", 12), "q8")
+    given: dict[str, Array] = {"tokens": prompt[None], "positions": np.zeros(1, np.int64)}
+    given |= {state.name: interp.evaluate([state.initial])[0] for state in made.states}
+    left = dict(zip([name for name, _ in made.outputs], interp.run(made, given).outputs, strict=False))
+    found = left["logits.next"][0]
+
+    def by_blocks(x: torch.Tensor, of: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        parts = x.reshape(*x.shape[:-1], -1, 32)
+        scale = parts.abs().amax(-1, keepdim=True) / 127
+        return (torch.round(parts / scale) * of(scale)).reshape(x.shape)
+
+    whole = copy.deepcopy(models("llama").double)
+    for module in whole.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            module.weight.data = by_blocks(module.weight.data, lambda scale: scale.half().double())
+    plain = logits(whole, prompt)[-1]
+    for module in whole.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda _, args: (by_blocks(args[0], lambda scale: scale),))
+    wanted = logits(whole, prompt)[-1]
+    assert np.abs(found - wanted).max() < 0.05 * np.abs(plain - wanted).max()

@@ -430,6 +430,8 @@ def test_weights(model: Path, tmp_path: Path) -> None:
     result = luminal_("compile", model, "--weights", "int8", "-o", tmp_path / "folder")
     assert result.exit_code == 0
     assert "--weights int8: operators computed so, listed in manifest.json: 0" in result.output
+    result = luminal_("compile", model, "--activations", "q8", "-o", tmp_path / "folder")
+    assert "--activations q8: operators computed so, listed in manifest.json: 0" in result.output
     result = luminal_("compile", model, "--weights", "int3", "-o", tmp_path / "folder")
     assert result.exit_code == 2 and "int4-128" in result.output
 

@@ -101,6 +101,8 @@ def test_options_that_do_not_fit_are_said(folder: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (("generate", tmp_path / "none", "a"), "no model at"),
         (("generate", folder, "a", "--context", "64"), "--context: .* is compiled already"),
+        (("generate", folder, "a", "--cache", "int8"), "--cache: .* is compiled already"),
+        (("generate", folder, "a", "--activations", "q8"), "--activations: .* is compiled already"),
         (("generate", folder, "a", "--temperature", "-1"), "temperature: expected a number, at least 0"),
         (("generate", folder, "a", "--raw", "--system", "b"), "--system: a prompt as it is has no place for it"),
         (("generate", folder, "a", "--system", "b"), "no system messages here"),

@@ -85,10 +85,11 @@ def _is_quantised(factor: Node) -> bool:
 
 
 def _narrowed(x: Node) -> Node:
-    """``x`` rounded to bfloat16, before the view that repeats its elements."""
+    """``x`` rounded to bfloat16, before the view that repeats its elements. It is stored in float32: no unit multiplies
+    it with weights of few bits, and so it is not widened again for each of them."""
     if x.op is ops.VIEW and not any(x.attr.fill):
         return traverse.rebuild(x, [_narrowed(x.inputs[0])])
-    return ir.cast(ir.cast(x, bf16), f32)
+    return ir.unary(ops.CONTIGUOUS, ir.cast(ir.cast(x, bf16), f32))
 
 
 def _whole(product: Node, at: int, axes: Sequence[int]) -> Node | None:
