@@ -71,8 +71,8 @@ def compile(
         from luminal.llm import onnx_models  # with it comes the package onnx, which others do without
 
         return onnx_models.compiled(
-            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, name, target=target, precision=precision, threads=threads,
-            emulate=emulate, search=search, progress=progress,
+            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, name, target=target, precision=precision,
+            threads=threads, emulate=emulate, search=search, progress=progress,
         )  # fmt: skip
     found = opened(source)
     made_for = families.made_for(found)

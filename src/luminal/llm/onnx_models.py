@@ -29,7 +29,8 @@ def compiled(
     **options: Any,
 ) -> LanguageModel:
     """The language model in the ONNX file ``path``, with what belongs to it in its folder. ``context`` is by default
-    what the model was made for, or ``most`` if that is less or it does not say. Raises as ``luminal.llm.compile`` does."""
+    what the model was made for, or ``most`` if that is less or it does not say. Raises as ``luminal.llm.compile``
+    does."""
     if weights is not None and weights not in quantise.ALL:
         raise InputError(f"weights of an ONNX model: expected {', '.join(quantise.ALL)}, found {weights!r}")
     model = Model(path)
