@@ -306,9 +306,7 @@ def test_a_program_runs_from_anywhere(tmp_path: Path) -> None:
 # ---- stable diffusion ------------------------------------------------------------------------------------------------
 
 
-V: dict[str, Any] = {
-    "prediction_type": "v_prediction", "timestep_spacing": "trailing", "clip_sample": True, "set_alpha_to_one": True,
-}  # fmt: skip
+V: dict[str, Any] = {"prediction_type": "v_prediction", "timestep_spacing": "trailing", "set_alpha_to_one": True}
 
 
 @pytest.mark.parametrize("changes", [{}, V], ids=["epsilon", "v"])
@@ -368,6 +366,22 @@ def test_stable_diffusion_paints_and_says_what_is_wrong(tmp_path: Path) -> None:
         paint.loaded(tmp_path)
     with pytest.raises(common.WrongFile, match="--size: expected a multiple of 4, found 18"):
         paint.compiled(paint_pipeline(), 18)
+
+
+@pytest.mark.parametrize("spacing", ["leading", "trailing"])
+def test_steps_with_a_bound_are_those_of_diffusers(spacing: str) -> None:
+    """Of a schedule that clips, which no pipeline of theirs takes."""
+    diffusers = pytest.importorskip("diffusers", reason="no diffusers is installed: pip install diffusers")
+    from examples.stable_diffusion.diffusion import Schedule
+
+    given = {"beta_schedule": "linear", "clip_sample": True, "clip_sample_range": 0.7, "timestep_spacing": spacing}
+    theirs, own, drawn = diffusers.DDIMScheduler(**given), Schedule.of(given), np.random.default_rng(0)
+    theirs.set_timesteps(9)
+    assert own.times(9) == theirs.timesteps.tolist()
+    for time in own.times(9):
+        x, predicted = drawn.standard_normal((2, 5))
+        wanted = theirs.step(torch.from_numpy(predicted), time, torch.from_numpy(x)).prev_sample.numpy()
+        np.testing.assert_allclose(own.before(x, predicted, time, 9), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_schedules_are_checked() -> None:

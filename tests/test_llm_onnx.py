@@ -16,8 +16,9 @@ import luminal.llm
 from luminal.core import ops, traverse
 from luminal.core.errors import InputError, UnsupportedError
 from luminal.frontends.llm.cache import Room
-from luminal.frontends.llm.onnx_decoder import Model, located
+from luminal.frontends.llm.onnx_files import located
 from luminal.llm import LanguageModel
+from luminal.llm.onnx_decoder import Model
 from tests import llm_support, onnx_decoders
 from tests.onnx_decoders import CONTEXT, Session
 

@@ -170,7 +170,7 @@ class Encoder:
 
     def _layer(self, tensors: _Tensors, number: int, x: Node, seen: Node) -> Node:
         width, inner = self.width, self._settings.count("intermediate_size", "hidden_dim")
-        activation = ACTIVATIONS[self._settings.one_of(_ACTIVATIONS, "hidden_act", "activation")]  # type: ignore[index]
+        activation = ACTIVATIONS[self._settings.one_of(_ACTIVATIONS, "hidden_act", "activation")]
 
         def dense(role: str, y: Node, outputs: int, inputs: int) -> Node:
             return linear(

@@ -16,16 +16,16 @@ from luminal.core.errors import InputError, ModelError
 from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
-from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, onnx_decoder, safetensors, stored
+from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, onnx_files, safetensors, stored
 from luminal.frontends.llm.adapters import MOST_RANK
 from luminal.frontends.llm.cache import TYPES, Room
 from luminal.frontends.llm.checkpoint import Checkpoint
-from luminal.llm import gguf_vocabulary, onnx_models
+from luminal.llm import gguf_vocabulary
 from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
 from luminal.progress import Progress
 
-_CONTEXT, _CHUNK = onnx_models.CONTEXT, 512  # tokens, unless the user asks for another number
+_CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
 _MOST_ADAPTERS = 4096
 
 
@@ -70,7 +70,7 @@ def compile(
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
             raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
-    path = onnx_decoder.located(Path(source)) if isinstance(source, str | os.PathLike) else None
+    path = onnx_files.located(Path(source)) if isinstance(source, str | os.PathLike) else None
     if path is not None:
         if adapters:
             raise InputError(
@@ -80,8 +80,10 @@ def compile(
             raise InputError(
                 f"cache: an ONNX model says itself of what type its cache is: expected none, found {cache!r}"
             )
+        from luminal.llm import onnx_models  # with it comes the package onnx, which others do without
+
         return onnx_models.compiled(
-            path, weights, context, slots, chunk or _CHUNK, name, activations=activations, target=target,
+            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, name, activations=activations, target=target,
             precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
         )  # fmt: skip
     found = opened(source)

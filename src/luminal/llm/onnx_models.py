@@ -11,23 +11,30 @@ from luminal.codegen import interface
 from luminal.core.errors import InputError
 from luminal.core.schedule.numeric import quantise
 from luminal.frontends.llm.cache import Room
-from luminal.frontends.llm.onnx_decoder import Model
 from luminal.llm.model import BELONGING, LanguageModel, Shape
+from luminal.llm.onnx_decoder import Model
 from luminal.module import Module
 
-CONTEXT = 4096  # tokens, unless the user asks for another number
 _GENERATION = "generation_config.json"
 
 
 def compiled(
-    path: Path, weights: str | None, context: int | None, slots: int, chunk: int, name: str | None, **options: Any
+    path: Path,
+    weights: str | None,
+    context: int | None,
+    most: int,
+    slots: int,
+    chunk: int,
+    name: str | None,
+    **options: Any,
 ) -> LanguageModel:
     """The language model in the ONNX file ``path``, with what belongs to it in its folder. ``context`` is by default
-    what the model was made for, or 4096 if that is less or it does not say. Raises as ``luminal.llm.compile`` does."""
+    what the model was made for, or ``most`` if that is less or it does not say. Raises as ``luminal.llm.compile``
+    does."""
     if weights is not None and weights not in quantise.ALL:
         raise InputError(f"weights of an ONNX model: expected {', '.join(quantise.ALL)}, found {weights!r}")
     model = Model(path)
-    context = min(model.made_for or CONTEXT, CONTEXT) if context is None else context
+    context = min(model.made_for or most, most) if context is None else context
     chunk = min(context, chunk)
     room = Room(context, slots, chunk, spare=chunk)
     called = interface.library_name(path.stem) if name is None else name

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from luminal.core import ir, ops, traverse
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Graph, Node, State, iota
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
 from luminal.core.rewrite import remade
@@ -30,34 +30,16 @@ from luminal.frontends.llm.cache import Cache, Call, Room, first, last
 from luminal.frontends.llm.checkpoint import Weight, missing
 from luminal.frontends.llm.config import Attention, Config, Feed, Layer, Norm
 from luminal.frontends.llm.files import json_file
+from luminal.frontends.llm.onnx_files import CONFIG, GENAI
 from luminal.frontends.llm.settings import Settings
 from luminal.frontends.llm.tensors import Tensors
 from luminal.frontends.onnx import importer
 from luminal.frontends.onnx.reader import read
 
-GENAI, CONFIG = "genai_config.json", "config.json"
-_FILES = ("model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "onnx/decoder_model_merged.onnx")
 _TOKENS, _MASK, _PLACES, _LOGITS, _BRANCH = "input_ids", "attention_mask", "position_ids", "logits", "use_cache_branch"
 _PAST = re.compile(r"past(?:_key_values)?[._](\d+)[._](key|value)s?$")
 _PRESENT = re.compile(r"present(?:_key_values)?[._](\d+)[._](key|value)s?$")
 _KINDS = ("key", "value")
-
-
-def located(path: Path) -> Path | None:
-    """The ONNX model that a path means: that file, or the decoder in a folder without safetensors; None if none."""
-    if path.is_file():
-        return path if path.suffix == ".onnx" else None
-    if not path.is_dir() or any(path.glob("*.safetensors")) or any(path.glob("*.gguf")):
-        return None
-    if (path / GENAI).is_file():
-        described = Settings(json_file(path / GENAI), 0).mapping("model")
-        name = Settings(described, 0).mapping("decoder").get("filename")
-        if not isinstance(name, str) or not (path / name).is_file():
-            raise ModelError(f"{path / GENAI}: expected the file name of a decoder in the same folder, found {name!r}")
-        return path / name
-    known = [path / name for name in _FILES if (path / name).is_file()]
-    others = sorted(path.glob("*.onnx"))
-    return known[0] if known else others[0] if len(others) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
