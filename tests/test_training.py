@@ -232,6 +232,24 @@ def test_mistakes_are_named() -> None:
         luminal.compile_training(run.module, CE, run.optimizer, (x,), (target,), accumulate=0)
 
 
+def test_options_that_change_after_compiling_are_refused() -> None:
+    """A scheduler may change more than learning rates, which a step has as constants."""
+    run = mlp()
+    training = plain()
+    training.reset()
+    kept, training._optimizer = training._optimizer, run.optimizer
+    try:
+        torch.optim.lr_scheduler.OneCycleLR(run.optimizer, 0.1, total_steps=9, cycle_momentum=False)
+        training(*run.batch(0))
+        torch.optim.lr_scheduler.OneCycleLR(run.optimizer, 0.1, total_steps=9)
+        before = training.state
+        with pytest.raises(InputError, match=r"betas of group 0 was \(0\.9, 0\.999\) when .*, found \(0\.95, 0\.999\)"):
+            training(*run.batch(0))
+        assert all(np.array_equal(value, before[name]) for name, value in training.state.items())
+    finally:
+        training._optimizer = kept
+
+
 def test_counts_of_steps_that_differ_are_refused() -> None:
     run = mlp()
     run.step(0)

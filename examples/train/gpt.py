@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -72,7 +73,10 @@ def main() -> None:
     module = GPT(len(alphabet))
     other = copy.deepcopy(module)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=given.steps)
+    schedule = functools.partial(
+        torch.optim.lr_scheduler.OneCycleLR, max_lr=3e-3, total_steps=given.steps, cycle_momentum=False
+    )
+    scheduler = schedule(optimizer)
     x, target = batch(0)
     step = luminal.compile_training(module, loss_of, optimizer, (x,), (target,), clip_norm=1.0, name="gpt")
     progress = Progress(given.steps)
@@ -84,7 +88,7 @@ def main() -> None:
     print(f"loss {progress.losses[0]:.3f} -> {sum(progress.losses[-10:]) / 10:.3f}")
     if given.compare:
         theirs = torch.optim.AdamW(other.parameters(), lr=1e-3)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(theirs, 3e-3, total_steps=given.steps)
+        scheduler = schedule(theirs)
         progress = Progress(given.steps)
         for number in range(given.steps):
             x, target = batch(number)

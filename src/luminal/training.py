@@ -52,6 +52,7 @@ class Training:
         self._described, self._optimizer = described, optimizer
         self._plan, self._places, self._source = plan, places, source
         self._gathered = 0
+        self._fixed = _fixed(optimizer)
         self.check_nan = config.CHECK_NAN.value
 
     def __repr__(self) -> str:
@@ -91,6 +92,7 @@ class Training:
 
     def _rates(self, lr: float | Sequence[float] | None) -> NDArray[np.float64]:
         if lr is None and self._optimizer is not None:
+            _check_unchanged(self._fixed, _fixed(self._optimizer))
             lr = [float(group["lr"]) for group in self._optimizer.param_groups]
         lr = self.lr if lr is None else lr
         count = len(self._plan.groups)
@@ -220,6 +222,23 @@ class Training:
         if self._places is None:
             raise InputError("this step was not compiled from a PyTorch module; use state and load_state")
         return self._places, self._source if module is None else module, optimizer or self._optimizer
+
+
+def _fixed(optimizer: Any) -> list[dict[str, Any]]:
+    """The options of each group of a PyTorch optimiser that a step has as constants."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [{name: group[name] for name in optimizer.defaults if name != "lr" and name in group} for group in groups]
+
+
+def _check_unchanged(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InputError where options other than learning rates have changed since the step was compiled."""
+    for number, (options, others) in enumerate(zip(before, now, strict=False)):
+        for name, value in options.items():
+            if others.get(name) != value:
+                raise InputError(
+                    f"optimizer: {name} of group {number} was {value} when the step was compiled, found "
+                    f"{others.get(name)}: learning rates alone may change (OneCycleLR needs cycle_momentum=False)"
+                )
 
 
 def _tensors(module: Any) -> dict[str, Any]:
