@@ -94,7 +94,7 @@ def timed(root: Path, ranks: int, threads: int, runs: int) -> float:
     if done.returncode:
         raise typer.BadParameter(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
     files = sorted(root.glob("seconds.*"))
-    seconds = max(statistics.median(json.loads(file.read_text())) for file in files)
+    seconds = max(float(statistics.median(json.loads(file.read_text()))) for file in files)
     for file in files:
         file.unlink()
     return seconds

@@ -159,8 +159,9 @@ def outlook(
     plan: Iterable[str] = (),
 ) -> Outlook:  # fmt: skip
     """What runs take on one rank, of the program ``alone``, and on each of the ``mesh``, of what is ``divided``."""
-    each = (forecasts(program, target, threads, node, link) for program in (alone, divided))
-    return Outlook(mesh, threads, node, link, *each, memory(alone), memory(divided), tuple(plan))
+    one = forecasts(alone, target, threads, node, link)
+    each = forecasts(divided, target, threads, node, link)
+    return Outlook(mesh, threads, node, link, one, each, memory(alone), memory(divided), tuple(plan))
 
 
 class _Run:

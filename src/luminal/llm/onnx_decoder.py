@@ -236,12 +236,12 @@ class Imported(decoders.Decoder):
         return scores, left
 
     def _state(self, cached: Cache, kind: str) -> State:
-        return cached.keys if kind == "key" else cached.values
+        return cached.states[_KINDS.index(kind)]
 
     def _rows(self, cached: Cache, kind: str, node: Node, count: Int) -> Node:
         """A view of the first rows of a state: ``[1, kv heads, count, head size]``."""
         keys, values = (node if kind == other else self._state(cached, other).input for other in _KINDS)
-        seen = cached.get(first(self.room), 1, keys, values)[_KINDS.index(kind)]
+        seen = cached.get(first(self.room), 1, (keys, values))[_KINDS.index(kind)]
         return slice_(transpose(seen, 2, 3) if kind == "key" else seen, 2, 0, count)
 
 
