@@ -200,8 +200,9 @@ def test_boxes_are_those_of_the_frameworks(form: str, tmp_path: Path) -> None:
     given, scale, (across, down) = detect.fitted(picture, SIDE)
     assert given.shape == (1, 3, SIDE, SIDE) and scale == SIDE / 100 and (across, down) == (0, 13)
     with torch.no_grad():
-        output = detector()(torch.from_numpy(given))[0].numpy()
-    assert np.abs(module.run({module.input_names[0]: given}).popitem()[1][0] - output).max() < 1e-3
+        expected = detector()(torch.from_numpy(given))[0].numpy()
+    output = module.run({module.input_names[0]: given}).popitem()[1][0]
+    assert np.abs(output - expected).max() < 1e-3
     confidence, overlap = float(np.quantile(output[4:].max(0), 0.4)), 0.3
     found = detect.detected(module, picture, SIDE, confidence, overlap)
     wanted = _suppressed(output, confidence, overlap)
