@@ -207,7 +207,10 @@ def test_compile_says_what_its_search_found(model: Path, tmp_path: Path, monkeyp
 
 def test_tune_refuses_a_gpu_that_is_not_there(model: Path) -> None:
     result = luminal_("tune", model, "--budget", 5, "--target", "metal")
-    assert result.exit_code == 2 and "schedules for metal cannot be measured here: this machine has no Metal" in result.output
+    assert (
+        result.exit_code == 2
+        and "schedules for metal cannot be measured here: this machine has no Metal" in result.output
+    )
 
 
 INTERRUPTED = """

@@ -100,6 +100,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
 }
 
 
+def orders(batch: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The batch with its rows in other orders, in which eager mode rounds otherwise: one run alone may be near float64
+    by luck."""
+    return [[x[order] for x in batch] for order in (torch.arange(8), torch.arange(7, -1, -1), torch.arange(8).roll(3))]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_as_accurate_as_eager_pytorch(name: str, compiled: list[Any]) -> None:
     """Losses of a loop that runs freely, and gradients of each step from the state of eager PyTorch's."""
@@ -113,9 +119,11 @@ def test_training_is_as_accurate_as_eager_pytorch(name: str, compiled: list[Any]
         fast = torch.compile(mine, backend="luminal")
         losses = trained(fast, batches, cross_entropy)
         reference = trained(exact, [doubled(batch) for batch in batches], cross_entropy)
-        theirs = trained(eager, batches, cross_entropy)
+        runs = [copy.deepcopy(eager), copy.deepcopy(eager), eager]
+        others = zip(*map(orders, batches), strict=True)
+        theirs = [trained(run, other, cross_entropy) for run, other in zip(runs, reversed(list(others)), strict=True)]
         rounding = EPS * reference.abs().max()
-        assert (losses - reference).abs().max() <= 2 * (theirs - reference).abs().max() + rounding
+        assert (losses - reference).abs().max() <= 2 * max((x - reference).abs().max() for x in theirs) + rounding
         if dict(mine.named_buffers()):
             assert int(mine.norm.num_batches_tracked) == STEPS
             torch.testing.assert_close(dict(mine.named_buffers()), dict(eager.named_buffers()), rtol=1e-4, atol=1e-5)
@@ -127,8 +135,9 @@ def test_training_is_as_accurate_as_eager_pytorch(name: str, compiled: list[Any]
             for other in (mine, exact):
                 other.load_state_dict(eager.state_dict())
             wanted = gradients(exact, doubled(batch), cross_entropy)[1]
-            found, plain = gradients(fast, batch, cross_entropy)[1], gradients(eager, batch, cross_entropy)[1]
-            assert (found - wanted).norm() <= 2 * (plain - wanted).norm() + EPS * wanted.norm()
+            found = gradients(fast, batch, cross_entropy)[1]
+            plain = max((gradients(eager, x, cross_entropy)[1] - wanted).norm() for x in reversed(orders(batch)))
+            assert (found - wanted).norm() <= 2 * plain + EPS * wanted.norm()
             optimizer.step()
     assert len(compiled) == 2  # forward and backward, once in all
 
