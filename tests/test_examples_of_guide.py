@@ -58,18 +58,17 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_examples_run(page: Path, names: dict[str, Any]) -> None:
+def test_examples_run(page: Path, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     own = names.copy() if page.parent == GUIDE else {"__name__": "__readme__"}
-    path, modules = sys.path.copy(), set(sys.modules)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setitem(sys.modules, "classifier", sys)  # what is there now comes back
+    del sys.modules["classifier"]
     try:
         for text in examples(page):
             if not any(words in text for words in LEFT_OUT):
                 run(page, text, own)
     finally:
-        sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            if name == "classifier":
-                del sys.modules[name]
+        sys.modules.pop("classifier", None)
 
 
 def run(page: Path, text: str, names: dict[str, Any]) -> None:
