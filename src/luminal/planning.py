@@ -123,13 +123,10 @@ def parse_node(text: str) -> Node:
     """The node that ``500GFLOP/s,40GB/s`` describes. Raises InputError."""
     found = re.fullmatch(r"([\d.]+) ?(M|G|T)?FLOP/s, ?([\d.]+) ?(M|G|T)?B/s", text.strip())
     units = {None: 1.0, "M": 1e6, "G": 1e9, "T": 1e12}
-    try:
-        assert found is not None
-        node = Node(float(found[1]) * units[found[2]], float(found[3]) * units[found[4]])
-        assert node.operations > 0 and node.bytes > 0
-    except (AssertionError, ValueError):
-        raise InputError(f"node: expected two rates such as 500GFLOP/s,40GB/s, found {text!r}") from None
-    return node
+    numbers = [] if found is None else [found[1], found[3]]
+    if found is None or not all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) and float(n) > 0 for n in numbers):
+        raise InputError(f"node: expected two rates such as 500GFLOP/s,40GB/s, found {text!r}")
+    return Node(float(found[1]) * units[found[2]], float(found[3]) * units[found[4]])
 
 
 def measured_node(target: Target, threads: int) -> Node:
