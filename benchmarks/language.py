@@ -55,8 +55,9 @@ class Speed:
     version: str = ""
 
 
-def measure(name: str, kind: str, layers: int, threads: int, runs: int, display: Display) -> Speed:
-    """Time a shape of ``SHAPES`` with weights of a kind, each piece of work of both in turns."""
+def measure(name: str, kind: str, activations: str, layers: int, threads: int, runs: int, display: Display) -> Speed:
+    """Time a shape of ``SHAPES`` with weights of a kind and activations of products, each piece of work of both in
+    turns."""
     shape = SHAPES[name][1]
     shape = replace(shape, layers=layers or shape.layers)
     with tempfile.TemporaryDirectory(prefix="luminal-benchmarks-") as folder:
@@ -66,7 +67,8 @@ def measure(name: str, kind: str, layers: int, threads: int, runs: int, display:
         start = time.perf_counter()
         lm = luminal.llm.compile(
             path, context=CONTEXT, chunk=CHUNK, slots=SLOTS, threads=threads, name="model",
-            precision="bf16" if kind == "bf16" and targets.detect().units else None, progress=display.report,
+            precision="bf16" if kind == "bf16" and targets.detect().units else None, activations=activations,
+            progress=display.report,
         )  # fmt: skip
         build = time.perf_counter() - start
         exported = lm.export(Path(folder, "model"), python_module=False)

@@ -20,6 +20,7 @@ WITHOUT_AMX = (
 )
 CONTEXT = 512
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
+ROUNDED = ("q8_0", "q4_0", "q4_k")  # kinds for which llama.cpp rounds activations to 8 bits
 BLOCKS = {"q8_0": 32, "q4_0": 32, "q4_k": 256}  # numbers of a row that are quantised together
 
 

@@ -18,11 +18,13 @@ from benchmarks.progress import Work
 from benchmarks.results import Results
 
 GOAL_READ, GOAL_DECODE, GOAL_PREFILL = 0.85, 1.2, 1.5
+ACTIVATIONS = ("float32", "q8")
+Piece = tuple[str, str, str]  # a shape, a kind of weights, activations
 HEADINGS = (
-    "model", "weights", f"token at {PLACES[0]}", "of reading", f"token at {PLACES[1]}", "of reading",
+    "model", "weights", "activations", f"token at {PLACES[0]}", "of reading", f"token at {PLACES[1]}", "of reading",
     f"{SLOTS} tokens at {PLACES[0]}", f"prompt of {PROMPT}", "first token", "memory",
 )  # fmt: skip
-BESIDE = ("model", "weights", *(f"token at {place}" for place in PLACES), f"prompt of {PROMPT}")
+BESIDE = ("model", "weights", "activations", *(f"token at {place}" for place in PLACES), f"prompt of {PROMPT}")
 ABOUT = (
     "`python -m benchmarks.llm --write docs/benchmarks-llm.md`: GGUF files of random weights in the shapes of known "
     "models, compiled by `luminal.llm.compile`, on {threads} threads. Times are medians. `token at n` is a step of one "
@@ -34,14 +36,15 @@ ABOUT = (
 )
 LLAMA = (
     "llama.cpp computes with the same file, taking turns; it rounds activations to 8 bits where weights have 8 or 4, "
-    f"which luminal does not. Its time over luminal's (goal: at least {GOAL_DECODE} for a token, {GOAL_PREFILL} for a "
-    "prompt):"
+    f"which luminal does in the rows of `q8`. Its time over luminal's (goal: at least {GOAL_DECODE} for a token, "
+    f"{GOAL_PREFILL} for a prompt):"
 )
 
 
 def main(
     only: Annotated[str, typer.Option(help=f"{', '.join(SHAPES)}, with commas between; default: all")] = "",
     weights: Annotated[str, typer.Option(help=f"{', '.join(llama.KINDS)}, with commas between; default: all")] = "",
+    activations: Annotated[str, typer.Option(help="float32, q8, with a comma between; default: both")] = "",
     layers: Annotated[int, typer.Option(min=0, help="layers of each model; 0: as many as it has")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="threads of each")] = 2,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each, or as many as last 40 seconds")] = 15,
@@ -54,23 +57,25 @@ def main(
     if llama.missing():
         print(f"without llama.cpp, whose package is missing: {llama.INSTALL}", file=sys.stderr)
     found, failed = Results(tables.measurements(write)), []
-    pieces = [(name, kind) for name, kind in itertools.product(names, kinds) if holds(name, kind)]
+    rounded = tables.among(activations, ACTIVATIONS, "--activations")
+    pieces = [piece for piece in itertools.product(names, kinds, rounded) if holds(*piece)]
     work = Work([None] * len(pieces))
-    for name, kind in pieces:
-        work.begin(f"{SHAPES[name][0]}, {kind}")
-        options = {"name": name, "kind": kind, "layers": layers, "threads": threads, "runs": runs}
+    for piece in pieces:
+        name, kind, width = piece
+        work.begin(f"{SHAPES[name][0]}, {kind}, activations {width}")
+        options = {"name": name, "kind": kind, "activations": width, "layers": layers, "threads": threads, "runs": runs}
         try:
-            found.put(f"{name}/{kind}", apart.run("benchmarks.language", options))
+            found.put("/".join(piece), apart.run("benchmarks.language", options))
         except subprocess.CalledProcessError as error:
-            failed.append(f"{name}, {kind}: {error.returncode} from its process")
+            failed.append(f"{', '.join(piece)}: {error.returncode} from its process")
         work.end()
         if write is not None:
             write.write_text(page(found), encoding="utf-8")
     measured = {key: value for key, value in read(found).items() if key in pieces}
     console = Console(width=170)
-    console.print(tables.terminal(HEADINGS, cells(measured)))
+    console.print(tables.terminal(HEADINGS, cells(measured), left=3))
     if beside(measured):
-        console.print(tables.terminal(BESIDE, beside(measured)))
+        console.print(tables.terminal(BESIDE, beside(measured), left=3))
     for line in failed:
         print(line, file=sys.stderr)
     if failed:
@@ -80,16 +85,17 @@ def main(
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 
-def holds(name: str, kind: str) -> bool:
-    """Whether the rows of all matrices are whole blocks of the kind."""
+def holds(name: str, kind: str, activations: str) -> bool:
+    """Whether the rows of all matrices are whole blocks of the kind, and llama.cpp rounds activations so, too."""
     columns = {size[1] for size in SHAPES[name][1].matrices().values()}
-    return not any(count % llama.BLOCKS.get(kind, 1) for count in columns)
+    whole = not any(count % llama.BLOCKS.get(kind, 1) for count in columns)
+    return whole and (activations == ACTIVATIONS[0] or kind in llama.ROUNDED)
 
 
-def read(found: Results) -> dict[tuple[str, str], Speed]:
-    """What was measured, by shape and kind of weights, in the order of both."""
-    parts = {(name, kind): found.get(f"{name}/{kind}") for name in SHAPES for kind in llama.KINDS}
-    return {key: Speed(**value) for key, value in parts.items() if value is not None}
+def read(found: Results) -> dict[Piece, Speed]:
+    """What was measured, by shape, kind of weights and activations, in the order of these."""
+    parts = {piece: found.get("/".join(piece)) for piece in itertools.product(SHAPES, llama.KINDS, ACTIVATIONS)}
+    return {piece: Speed(**value) for piece, value in parts.items() if value is not None}
 
 
 def reading(speed: Speed, what: str) -> float:
@@ -97,26 +103,26 @@ def reading(speed: Speed, what: str) -> float:
     return speed.needed[what] / speed.read / speed.luminal[what][0]
 
 
-def cells(measured: Mapping[tuple[str, str], Speed]) -> list[tuple[str, ...]]:
+def cells(measured: Mapping[Piece, Speed]) -> list[tuple[str, ...]]:
     """The cells of a table under ``HEADINGS``."""
     near, far, batch, prompt = WORK
     rows: list[tuple[str, ...]] = []
-    for (name, kind), speed in measured.items():
+    for (name, kind, activations), speed in measured.items():
         times = {what: median for what, (median, _) in speed.luminal.items()}
         rows.append((
-            _title(name, speed), kind, f"{1e3 * times[near]:.3g} ms", f"{reading(speed, near):.0%}",
+            _title(name, speed), kind, activations, f"{1e3 * times[near]:.3g} ms", f"{reading(speed, near):.0%}",
             f"{1e3 * times[far]:.3g} ms", f"{reading(speed, far):.0%}", f"{1e3 * times[batch]:.3g} ms",
             f"{PROMPT / times[prompt]:.3g}/s", f"{1e3 * speed.first:.3g} ms", f"{speed.memory / 2**20:.0f} MiB",
         ))  # fmt: skip
     return rows
 
 
-def beside(measured: Mapping[tuple[str, str], Speed]) -> list[tuple[str, ...]]:
+def beside(measured: Mapping[Piece, Speed]) -> list[tuple[str, ...]]:
     """The cells of a table under ``BESIDE``."""
     near, far, _, prompt = WORK
     return [
-        (_title(name, speed), kind, *(f"{speed.llama[w][0] / speed.luminal[w][0]:.2f}" for w in (near, far, prompt)))
-        for (name, kind), speed in measured.items()
+        (_title(name, speed), *kinds, *(f"{speed.llama[w][0] / speed.luminal[w][0]:.2f}" for w in (near, far, prompt)))
+        for (name, *kinds), speed in measured.items()
         if speed.llama
     ]
 
@@ -131,14 +137,21 @@ def page(found: Results) -> str:
     measured = read(found)
     threads = " or ".join(sorted({str(speed.threads) for speed in measured.values()}))
     lines = ["# Language models", "", ABOUT.format(threads=threads), "", *found.machines, ""]
-    lines += tables.markdown(HEADINGS, cells(measured))
+    lines += tables.markdown(HEADINGS, cells(measured), left=3)
     near = next(iter(WORK))
-    slow = [(name, kind) for (name, kind), speed in measured.items() if reading(speed, near) < GOAL_READ]
-    short = [f"{SHAPES[name][0]} {kind}" for name, kind in slow]
+    slow = [piece for piece, speed in measured.items() if reading(speed, near) < GOAL_READ]
+    short = [f"{SHAPES[name][0]} {kind} by {activations}" for name, kind, activations in slow]
     lines += ["", f"Goal: at least {GOAL_READ:.0%} of reading at {PLACES[0]}. Below it: {', '.join(short) or 'none'}."]
     if beside(measured):
         versions = " and ".join(sorted({speed.version for speed in measured.values() if speed.version}))
-        lines += ["", "## Beside llama.cpp", "", f"{versions}. {LLAMA}", "", *tables.markdown(BESIDE, beside(measured))]
+        lines += [
+            "",
+            "## Beside llama.cpp",
+            "",
+            f"{versions}. {LLAMA}",
+            "",
+            *tables.markdown(BESIDE, beside(measured), left=3),
+        ]
     return "\n".join(lines) + "\n"
 
 

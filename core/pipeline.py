@@ -228,8 +228,9 @@ def _check_mesh(graph: Graph, target: Target) -> None:
 
 def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Graph, Prepared]]:
     """The graph of each entry with contractions in the form that tiles read, and with outputs that own their storage.
-    Entries share packed constants: they are packed as it suits the entry that multiplies most."""
-    packings: preparation.Packings = {}  # how constants were packed
+    Entries share packed constants: they are packed as it suits the product of most rows, or else the entry that
+    multiplies most."""
+    packings = preparation.agreed([whole.contractions for whole in wholes], target)
     origins: list[Origins] = [dict(whole.graph.origins) for whole in wholes]
     made: dict[int, Prepared] = {}
     for number in sorted(range(len(wholes)), key=lambda k: -_products(wholes[k])):

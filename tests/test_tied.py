@@ -154,6 +154,20 @@ def test_entries(scheme: str | None) -> None:
     assert is_stored_once(module.program, scheme)
 
 
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+def test_entries_of_one_row_and_of_several(scheme: str | None) -> None:
+    """One row has tiles of more columns to choose from than several rows: both read panels of as many."""
+    model = language(last=True)
+    dims = {"many": {"words": {1: torch.export.Dim("length", min=2, max=16)}},
+            "some": {"words": {0: torch.export.Dim("batch", min=1, max=8)}}}  # fmt: skip
+    inputs = {"many": (words(1, 5),), "some": (words(3, 1),)}
+    module = luminal.compile({"many": model, "some": model}, inputs, dims=dims, weights=scheme, name="language")
+    assert isinstance(module, Module) and module.program is not None
+    for entry, shape in (("many", (1, 16)), ("some", (1, 1)), ("some", (8, 1))):
+        close(module[entry](words(*shape)), expected(model, words(*shape), scheme))
+    assert is_stored_once(module.program, scheme)
+
+
 @pytest.mark.parametrize("first", ["bag", "scores"])
 @pytest.mark.parametrize("scheme", [None, "int8"])
 def test_an_entry_that_only_looks_up(scheme: str | None, first: str) -> None:

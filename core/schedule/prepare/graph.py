@@ -8,9 +8,9 @@ absorb.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,20 @@ class Prepared:
 
 Packings: TypeAlias = dict[Node, int]  # columns of a panel, by the constant that was packed
 Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the axes that are innermost in memory, by the node that a unit reads
+
+
+def agreed(entries: Iterable[Contractions], target: Target) -> Packings:
+    """How constants are packed that products of several sizes read, in one entry or in several: as it suits that of
+    most rows, because it has the fewest tiles to choose from. A single row takes any."""
+    readers: dict[Node, list[Contraction]] = {}
+    for found in (found for entry in entries for found in entry.values() if is_constant(found.b.source)):
+        readers.setdefault(found.b.source, []).append(found)
+    packings: Packings = {}
+    for several in readers.values():
+        rows = [typical(found.count(found.m)) for found in several]
+        if min(rows) < max(rows) and (choice := _choice(several[rows.index(max(rows))], target, {})) is not None:
+            packings[choice.found.b.source] = choice.tile.columns
+    return packings
 
 
 def prepare(
@@ -158,7 +172,18 @@ class _Made:
     panels: Mapping[Node, Node]  # each panel with the node that it was made from
 
 
-def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs) -> _Made | None:
+class _Choice(NamedTuple):
+    """The tile of a contraction, whose B is in its narrowest type; as a unit reads it, where one ``suits``, and the
+    prologue that computes B."""
+
+    found: Contraction
+    tile: Tile
+    suited: Contraction | None
+    prologue: Prologue | None
+
+
+def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice | None:
+    """None where the target has no tile for it."""
     if not (found.m or target.tiles_rows):
         return None
     if found.dtype.is_integer:
@@ -167,7 +192,16 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
     suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
-    tile = suited[1] if suited is not None else _tile(target, found, columns, prologue)
+    if suited is not None:
+        return _Choice(found, suited[1], suited[0], prologue)
+    return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
+
+
+def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs) -> _Made | None:
+    choice = _choice(found, target, packings)
+    if choice is None:
+        return None
+    found, tile, suited, prologue = choice
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
     in_place = not (target.packs or is_constant(found.b.source))
@@ -176,8 +210,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     )
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
-    if suited is not None:
-        found = suited[0]
+    found = suited or found
     found = replace(found, tile=tile, a=_in_memory(found.a), b=_in_memory(found.b))
     if tile.unit is not None:
         found = replace(found, a=_in_runs(found, target, runs))
