@@ -99,8 +99,8 @@ def timed(run: Callable[[], None], tokens: int) -> float:
 
 def compute(lm: LanguageModel, prompts: list[list[int]], tokens: int) -> None:
     """The library alone: each prompt, then a step for all of them at once, by the likeliest token."""
-    lm.reset()
     for slot, prompt in enumerate(prompts):
+        lm.rewind(slot, 0)
         lm.prefill(slot, prompt)
     likeliest = {slot: Sampler(Sampling(), lm.vocabulary) for slot in range(len(prompts))}
     for _ in range(tokens - 1):
@@ -113,16 +113,16 @@ def ask(url: str, prompts: list[list[int]], tokens: int) -> None:
 
     def read(prompt: list[int]) -> int:
         asked = {"model": "model", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        found = 0
-        with httpx.stream("POST", f"{url}/v1/completions", json={**asked, "stream": True}, timeout=600) as answer:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        with httpx.stream("POST", f"{url}/v1/completions", json=asked, timeout=600) as answer:
             answer.raise_for_status()
-            for line in answer.iter_lines():
-                found += line.startswith("data: {")
-        return found
+            lines = [line for line in answer.iter_lines() if line.startswith("data: {")]
+        return int(json.loads(lines[-1].removeprefix("data: "))["usage"]["completion_tokens"])
 
     with ThreadPoolExecutor(len(prompts)) as clients:
-        if not all(clients.map(read, prompts)):
-            raise RuntimeError("a client got no token")
+        counts = list(clients.map(read, prompts))
+    if counts != [tokens] * len(prompts):
+        raise RuntimeError(f"expected {tokens} tokens for each client, found {counts}")
 
 
 def write_tokenizer(folder: Path, vocabulary: int) -> None:
