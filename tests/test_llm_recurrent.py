@@ -272,7 +272,7 @@ def test_what_does_not_make_a_model_is_said(changes: dict[str, Any], error: type
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"time_step_limit": [0.0, 0.1]}, UnsupportedError, r"'time_step_limit': expected 0 and infinity, found \[0.0, "),
+        ({"time_step_limit": [0.0, 0.1]}, UnsupportedError, "'time_step_limit': expected 0 and infinity, found"),
         ({"n_groups": 3}, ModelError, "'num_heads': expected a number that 3 groups divide, found 8"),
         ({"n_groups": 4}, ModelError, r"in_proj.weight': expected the shape \[192, 64\], found \[296, 64\]"),
     ],
