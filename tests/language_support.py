@@ -63,13 +63,17 @@ class Bigrams:
     """A language model that is a table: the logits of the next token, by the last one and its position's parity. A real
     engine in all that generation sees of one; ``steps`` counts what it was asked for."""
 
-    def __init__(self, table: Array, slots: int = 2, context: int = 64) -> None:
+    def __init__(self, table: Array, slots: int = 2, context: int = 64, speculate: int = 0) -> None:
         self.table = table.astype(np.float32)  # [2, vocabulary, vocabulary]
         self.vocabulary, self.context, self.slots = table.shape[2], context, slots
+        self.speculate = speculate
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.steps: list[tuple[str, int]] = []
         self._left = np.zeros((slots, self.vocabulary), np.float32)
-        self._drawing = drawing(slots, self.vocabulary)
+        self._draws()  # compiled now, not in the first step
+
+    def _draws(self) -> Drawing:
+        return drawing(self.slots, self.vocabulary)
 
     def length(self, slot: int) -> int:
         return len(self.held[slot])
@@ -93,11 +97,24 @@ class Bigrams:
         return self._left[slot].copy()
 
     def sample(self, settings: Mapping[int, Sampler]) -> dict[int, int]:
-        return self._drawing(self._left, settings)
+        return self._draws()(self._left, settings)
+
+    def verify(self, slot: int, tokens: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[int], Array]:
+        assert len(tokens) == len(samplers) <= self.speculate + 1
+        self.steps.append(("verify", len(tokens)))
+        found, rows = [], []
+        for token, sampler in zip(tokens, samplers, strict=True):
+            self._append(slot, [token])
+            rows.append(self.logits(slot))
+            found.append(self.sample({slot: sampler})[slot])
+        return found, np.array(rows)
 
     def rewind(self, slot: int, length: int) -> None:
         assert 0 <= length <= self.length(slot)
         self.held[slot] = self.held[slot][:length]
+
+    def keeps(self, slot: int, length: int) -> bool:
+        return 0 <= length <= self.length(slot)
 
     def use_adapter(self, slot: int, number: int | None, strength: float = 1.0) -> None:
         assert not self.held[slot] and number is None

@@ -45,6 +45,9 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen2_moe": ("Qwen2MoeConfig", {**_MIXTURE, "num_experts": 4, "shared_expert_intermediate_size": 32}),
     "qwen3_moe": ("Qwen3MoeConfig", {**_MIXTURE, "num_experts": 4, "norm_topk_prob": True, "head_dim": 16}),
+    "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 4, "intermediate_size": 128}),
+    "falcon_mamba": ("FalconMambaConfig", {"state_size": 8, "time_step_rank": 4, "intermediate_size": 128}),
+    "mamba2": ("Mamba2Config", {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 16}),
     "linear": ("LlamaConfig", _scaled("linear", factor=4.0)),
     "llama3": ("LlamaConfig", _scaled("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                       original_max_position_embeddings=64)),
@@ -56,7 +59,8 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 # and the likeliest is ahead by more than 8 times what a float32 computation may be off.
 SEEDS: Mapping[str, int] = {
     "llama": 3, "mistral": 2, "qwen2": 0, "qwen3": 0, "gemma": 2, "gemma2": 0, "gemma3": 7, "phi3": 0, "gpt2": 0,
-    "mixtral": 1, "qwen2_moe": 0, "qwen3_moe": 0, "linear": 0, "llama3": 0, "yarn": 3, "longrope": 0,
+    "mixtral": 1, "qwen2_moe": 0, "qwen3_moe": 0, "mamba": 0, "falcon_mamba": 0, "mamba2": 1, "linear": 0, "llama3": 0,
+    "yarn": 3, "longrope": 0,
 }  # fmt: skip
 
 

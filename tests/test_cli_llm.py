@@ -36,7 +36,7 @@ def reference() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = luminal.llm.compile(reference, context=128, slots=2, chunk=32)
+    made = luminal.llm.compile(reference, context=128, slots=2, chunk=32, speculate=3)
     files = write_folder(tmp_path_factory.mktemp("files"))
     made.files |= {name: (files / name).read_bytes() for name in tokens.FILES if (files / name).is_file()}
     return made.export(tmp_path_factory.mktemp("exported") / "small", python_module=False)
@@ -96,6 +96,23 @@ def test_a_chat_goes_on_and_begins_anew(folder: Path, reference: Any) -> None:
     assert "there is room for 128 with the answer" in " ".join(long.stderr.split())
 
 
+def test_drafts_change_no_answer_and_are_counted(folder: Path, reference: Any) -> None:
+    tokenizer = tokens.load(folder)
+    prompt = tokenizer.encode("Hello") * 2
+    expected = tokenizer.decode(greedy(reference, prompt, 60))
+    text = tokenizer.decode(prompt)
+    assert tokenizer.encode(text) == prompt
+    for draft in ("lookup", folder):
+        found = run("generate", folder, text, "--raw", "--max-tokens", 60, "--draft", draft)
+        assert found.stdout == expected + "\n"
+        said = re.search(r"; (\d+) of (\d+) drafts accepted", " ".join(found.stderr.split()))
+        assert said is not None and 0 < int(said[1]) <= int(said[2])
+        assert draft == "lookup" or said[1] == said[2]  # the same model is always right
+    chat = run("chat", folder, "--max-tokens", 6, "--draft", "lookup", text="Hello\n")
+    assert chat.stdout == run("chat", folder, "--max-tokens", 6, text="Hello\n").stdout
+    assert "drafts accepted" in " ".join(chat.stderr.split())
+
+
 def test_options_that_do_not_fit_are_said(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "schema").write_text("{")
     for arguments, message in (
@@ -103,6 +120,8 @@ def test_options_that_do_not_fit_are_said(folder: Path, tmp_path: Path) -> None:
         (("generate", folder, "a", "--context", "64"), "--context: .* is compiled already"),
         (("generate", folder, "a", "--cache", "int8"), "--cache: .* is compiled already"),
         (("generate", folder, "a", "--activations", "q8"), "--activations: .* is compiled already"),
+        (("generate", folder, "a", "--speculate", "2"), "--speculate: .* is compiled already"),
+        (("generate", folder, "a", "--draft", tmp_path / "none"), "no model at"),
         (("generate", folder, "a", "--temperature", "-1"), "temperature: expected a number, at least 0"),
         (("generate", folder, "a", "--raw", "--system", "b"), "--system: a prompt as it is has no place for it"),
         (("generate", folder, "a", "--system", "b"), "no system messages here"),

@@ -161,9 +161,11 @@ def test_a_prompt_that_another_slot_holds_is_copied_from_there() -> None:
 class Forgetful(Bigrams):
     """It cannot go back, as a window's ring that has lost what is needed."""
 
+    def keeps(self, slot: int, length: int) -> bool:
+        return length in (0, self.length(slot))
+
     def rewind(self, slot: int, length: int) -> None:
-        if 0 < length < self.length(slot):
-            raise InputError("the window has moved on")
+        assert self.keeps(slot, length)
         super().rewind(slot, length)
 
 
@@ -173,6 +175,18 @@ def test_a_slot_that_cannot_go_back_begins_anew() -> None:
     for prompt in ([9, 8, 7, 6], [9, 8, 7, 5]):
         assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == greedy(prompt, 5)
     assert [count for name, count in model.steps if name == "prefill"] == [4, 4]
+
+
+def test_a_slot_that_cannot_go_back_keeps_what_it_holds_while_another_is_empty() -> None:
+    model = Forgetful(TABLE, 2)
+    generator = Generator(model, TOKENIZER)
+    held = []
+    for prompt, new in (([9, 8, 7, 6], 4), ([9, 8, 7, 5], 4), ([9, 8, 7, 6, *greedy([9, 8, 7, 6], 5), 44], 2)):
+        model.steps.clear()
+        assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == greedy(prompt, 5)
+        assert model.steps[0] == ("prefill", new)
+        held.append(sorted(len(tokens) for tokens in model.held))
+    assert held == [[0, 8], [8, 8], [8, 14]]
 
 
 def test_answers_at_once_are_what_they_are_alone() -> None:

@@ -20,6 +20,7 @@ from luminal.core.types import bool_
 from luminal.frontends.llm import families, graph
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.checkpoint import Module
+from luminal.frontends.llm.config import Attention
 from luminal.llm import LanguageModel
 from tests import llm_support as support
 from tests.llm_support import CONFIGS, CONTEXT, VOCABULARY, Reference, greedy, logits, models, reference
@@ -291,7 +292,9 @@ def test_configs_of_earlier_versions_mean_the_same() -> None:
 def test_longrope_takes_its_factors_by_the_context() -> None:
     """Of a short library the short ones: as transformers for sequences that are short."""
     config, _ = families.read(Module(models("longrope").single), 64)
-    rotary = config.layers[0].attention.rotary
+    mixer = config.layers[0].mixer
+    assert isinstance(mixer, Attention)
+    rotary = mixer.rotary
     inverse = models("longrope").single.model.rotary_emb.original_inv_freq
     assert rotary is not None
     np.testing.assert_allclose(rotary.frequencies, inverse.numpy(), rtol=1e-6)

@@ -19,6 +19,7 @@ from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.onnx_files import located
 from luminal.llm import LanguageModel
 from luminal.llm.onnx_decoder import Model
+from luminal.llm.sampling import Sampler, Sampling
 from tests import llm_support, onnx_decoders
 from tests.onnx_decoders import CONTEXT, Session
 
@@ -43,7 +44,7 @@ def file(form: str) -> Path:
 
 @cache
 def compiled(form: str) -> LanguageModel:
-    return luminal.llm.compile(folder(form), context=CONTEXT, slots=2, chunk=24)
+    return luminal.llm.compile(folder(form), context=CONTEXT, slots=2, chunk=24, speculate=3)
 
 
 def prompt(model: LanguageModel, seed: int, length: int) -> list[int]:
@@ -87,6 +88,27 @@ def test_slots_are_apart_and_can_be_forked_and_rewound(form: str) -> None:
     model.decode({0: 9})
     assert np.abs(model.logits(0) - Session(file(form)).step([*second, 8, 9])).max() < CLOSE
     assert np.abs(model.logits(1) - Session(file(form)).step([*second[:5], *first])).max() < CLOSE
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_drafts_are_verified_and_taken_back(form: str) -> None:
+    model = compiled(form)
+    model.reset()
+    session, given = Session(file(form)), prompt(model, 5, 20)
+    model.prefill(1, given)
+    session.step(given)
+    samplers = [Sampler(Sampling(), model.vocabulary)] * 4
+    for right in (4, 1, 3):
+        more = prompt(model, right, 4)
+        model.verify(1, [*more[:right], *(7 for _ in more[right:])], samplers)
+        model.rewind(1, model.length(1) - 4)
+        chosen, logits = model.verify(1, more[:right], samplers[:right])
+        for k, token in enumerate(more[:right]):
+            wanted = session.step([token])
+            assert np.abs(logits[k] - wanted).max() < CLOSE
+            second, first = np.sort(wanted)[-2:]
+            assert first - second > 4 * CLOSE and chosen[k] == wanted.argmax()
+        assert np.abs(model.logits(1) - wanted).max() < CLOSE
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,12 +13,13 @@ from typing import ClassVar, TypeAlias
 from luminal.core.decompose.activation import sigmoid
 from luminal.core.decompose.compare import clamp, less
 from luminal.core.decompose.contraction import linear
+from luminal.core.decompose.exponential import exp
 from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.decompose.indexing import reversed_sequences
 from luminal.core.decompose.quantization import dynamic_product
-from luminal.core.decompose.reduction import max_
+from luminal.core.decompose.reduction import max_, sum_
 from luminal.core.ir import Node, cast, iota, select
-from luminal.core.movement import flip, permute, slice_, transpose, unsqueeze
+from luminal.core.movement import flip, permute, slice_, squeeze, transpose, unsqueeze
 from luminal.core.structured import scan
 from luminal.core.symbolic import floordiv
 from luminal.core.types import DType, i64
@@ -188,6 +189,32 @@ def gru(
 
     y, last = _run(cell, x, weights, [first], course)
     return y, last
+
+
+def selective_scan(x: Node, step: Node, decay: Node, into: Node, out: Node, first: Node) -> tuple[Node, Node]:
+    """A selective state space (Gu and Dao, 2023), along time. Its state ``h [batch, state, *channels]`` is ``first`` at
+    the beginning::
+
+        h' = exp(step * decay) * h + step * x * into        y = sum of h' * out over the state
+
+    ``x`` is ``[time, batch, *channels]``. The others may be 1 along axes on which they do not depend: ``step`` is
+    ``[time, batch, *channels]``, ``decay [state, *channels]``, and ``into`` and ``out`` are ``[time, batch, state,
+    *channels]``. All are of one float type of 32 bits or more. Returns all ``y [time, batch, *channels]``, and the last
+    state.
+    """
+
+    def move(states: Sequence[Node], elements: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        given, amount, written, read = elements
+        kept = exp(unsqueeze(amount, [1]) * decay) * states[0]
+        state = kept + unsqueeze(amount * given, [1]) * written
+        return [state], [sum_(state * read, 1)]
+
+    over = (x, step, into, out)
+    if x.shape[0] == 1:
+        (state,), (y,) = move([first], [squeeze(part, [0]) for part in over])
+        return unsqueeze(y, [0]), state
+    (state,), (y,) = scan(move, [first], over)
+    return y, state
 
 
 def _clipped(activation: Activation, course: Course) -> Activation:

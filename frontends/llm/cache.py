@@ -22,10 +22,10 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.compare import less, less_equal
 from luminal.core.decompose.quantization import by_rows
 from luminal.core.ir import Node, State, iota, select
-from luminal.core.movement import along, reshape, squeeze, unsqueeze
+from luminal.core.movement import along, reshape, squeeze, transpose, unsqueeze
 from luminal.core.origins import Approximation
 from luminal.core.symbolic import Int
-from luminal.core.types import DType, f32, i8, i64
+from luminal.core.types import DType, bool_, f32, i8, i64
 from luminal.frontends.llm.config import Attention, Config
 
 TYPES = {"float32": f32, "int8": i8}  # that keys and values are kept in
@@ -36,7 +36,8 @@ BLOCK = 64  # rows; a whole number of the columns that a tile of a product has
 class Room:
     """What a library has room for: sequences (``slots``) of ``context`` positions each, of which one call can append up
     to ``chunk`` to one; and ``adapters`` of up to ``rank``. Its ``cache`` is of that type, one of ``TYPES``. Layers
-    without a window have ``spare`` rows more, which no call fills."""
+    without a window have ``spare`` rows more, which no call fills. One call can verify up to ``speculate`` drafts; with
+    none, there is no such call."""
 
     context: int
     slots: int = 1
@@ -45,6 +46,7 @@ class Room:
     rank: int = 0
     cache: str = "float32"
     spare: int = 0
+    speculate: int = 0
 
     @property
     def approximations(self) -> tuple[Approximation, ...]:
@@ -59,7 +61,7 @@ class Room:
 
     def all_rows(self, config: Config) -> list[int]:
         """The different numbers of rows that the layers of a decoder have."""
-        return sorted({self.rows(layer.attention.window) for layer in config.layers})
+        return sorted({self.rows(x.mixer.window) for x in config.layers if isinstance(x.mixer, Attention)})
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,27 @@ class Cache:
         slot, head, row = ir.axes(of_values[:3])
         place = ((slot + first) * heads + head) * self.rows + row
         return (*views, *(ir.view(scale, of_values[:3], [place]) for scale in scales))
+
+    def kept(self) -> list[Node]:
+        """The filled rows of the first slot of a call, of each state."""
+        return [squeeze(part, [0]) for part in self.get(first(self.room), 1, [state.input for state in self.states])]
+
+    def given(self) -> list[Node]:
+        """Inputs for what ``kept`` gives."""
+        heads, size, span = self.attention.kv_heads, self.attention.head_size, blocks(self.rows) * BLOCK
+        shapes = ((heads, size, span), (heads, span, size), (heads, span), (heads, span))
+        return [
+            ir.input_(f"{state.name}_rows", shape, state.input.dtype)
+            for state, shape in zip(self.states, shapes, strict=False)
+        ]
+
+    def restored(self, given: Sequence[Node]) -> tuple[Node, ...]:
+        """The states with what is ``given`` in the first slot of a call."""
+        span = blocks(self.rows) * BLOCK
+        row = unsqueeze(iota(span), [0])
+        call = Call(self.room, first(self.room), 1, span, row, ir.expand(ir.constant(True, bool_), (1,)))
+        keys, *others = (unsqueeze(part, [0]) for part in given)
+        return self.store(call, (transpose(keys, 2, 3), *others), row)
 
     def row(self, at: Node) -> Node:
         """The rows of positions."""

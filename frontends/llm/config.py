@@ -1,8 +1,8 @@
 """What a decoder computes, as data: no family of models is named here.
 
-A decoder is an embedding, layers, a norm and a head. A layer adds attention, and then a feed-forward network, to what
-runs through it; each reads a norm of that, and may be followed by another. The tensors have names by their roles, which
-``graph.py`` asks for: where in a checkpoint they lie is known to ``families.py``.
+A decoder is an embedding, layers, a norm and a head. A layer adds attention or a recurrence, and then a feed-forward
+network, to what runs through it; each reads a norm of that, and may be followed by another. The tensors have names by
+their roles, which ``graph.py`` asks for: where in a checkpoint they lie is known to ``families.py``.
 """
 
 from __future__ import annotations
@@ -54,6 +54,55 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """A selective state space (Gu and Dao, 2023) of ``channels`` features, each of which keeps ``state`` numbers.
+
+    What goes into it are sums over the last ``taps`` positions. Of these a matrix makes ``rank`` numbers, from which
+    the steps of all channels come, and ``state`` numbers each by which the state is written and read; where there is a
+    ``norm``, it is that of each of the three, without weights.
+    """
+
+    channels: int
+    state: int
+    taps: int
+    rank: int
+    activation: Activation
+    norm: Norm | None = None
+
+    @property
+    def summed(self) -> int:
+        """The features of which there are sums over positions."""
+        return self.channels
+
+
+@dataclass(frozen=True)
+class HeadSpace:
+    """A selective state space of ``heads`` of ``size`` channels each, which share a step and a decay (Dao and Gu,
+    2024).
+
+    Sums over the last ``taps`` positions give what goes into it, and for each of ``groups`` of heads the ``state``
+    numbers by which it is written and read. The result is gated, and then normed in its groups by ``norm``.
+    """
+
+    heads: int
+    size: int
+    groups: int
+    state: int
+    taps: int
+    activation: Activation
+    norm: Norm
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.size
+
+    @property
+    def summed(self) -> int:
+        """The features of which there are sums over positions."""
+        return self.channels + 2 * self.groups * self.state
+
+
+@dataclass(frozen=True)
 class Feed:
     """A feed-forward network of ``width`` hidden features: ``down(activation(up(x)))``, where ``gated``
     ``down(activation(gate(x)) * up(x))``."""
@@ -78,11 +127,11 @@ class Experts:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer; its norms are all of one kind. With ``norms_after``, what attention and network give is normed too,
-    before it is added."""
+    """One layer: a mixer of positions, and a network of its own for each unless that is missing; its norms are all of
+    one kind. With ``norms_after``, what these give is normed too, before it is added."""
 
-    attention: Attention
-    network: Feed | Experts
+    mixer: Attention | StateSpace | HeadSpace
+    network: Feed | Experts | None
     norm: Norm
     norms_after: bool = False
 
@@ -100,3 +149,8 @@ class Config:
     embedding_factor: float = 1.0
     learned_positions: bool = False
     cap: float = 0.0
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether layers keep something of which only the last position's value is known."""
+        return not all(isinstance(layer.mixer, Attention) for layer in self.layers)

@@ -5,14 +5,15 @@ A family is a row of ``FAMILIES``: a table of tensors, and what sets it apart fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from luminal.core.errors import ModelError, UnsupportedError, nearest
 from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Checkpoint
-from luminal.frontends.llm.config import Attention, Config, Experts, Feed, Layer, Norm, Rotary
+from luminal.frontends.llm.config import Attention, Config, Experts, Feed, HeadSpace, Layer, Norm, Rotary, StateSpace
 from luminal.frontends.llm.rotary import rotary
 from luminal.frontends.llm.settings import Settings
 from luminal.frontends.llm.tensors import Names, Packed, Tensors, find
@@ -76,6 +77,27 @@ _GPT2: Names = {
     "layers.#.down": (Packed("h.#.mlp.c_proj", transposed=True),),
 }  # fmt: skip
 
+_MAMBA: Names = {
+    "embedding": ("embeddings",),
+    "norm": ("norm_f",),
+    "head": ("lm_head",),
+    "layers.#.norm": ("layers.#.norm",),
+    **{f"layers.#.{role}": (Packed("layers.#.mixer.in_proj", ("inner", "gate")),) for role in ("inner", "gate")},
+    "layers.#.taps": ("layers.#.mixer.conv1d",),
+    "layers.#.selection": ("layers.#.mixer.x_proj",),
+    "layers.#.step": ("layers.#.mixer.dt_proj",),
+    "layers.#.decay": ("layers.#.mixer.A_log",),
+    "layers.#.skip": ("layers.#.mixer.D",),
+    "layers.#.out": ("layers.#.mixer.out_proj",),
+}
+_MAMBA2: Names = {
+    **_MAMBA,
+    **{f"layers.#.{role}": (Packed("layers.#.mixer.in_proj", ("gate", "inner", "step")),)
+       for role in ("gate", "inner", "step")},
+    "layers.#.delay": ("layers.#.mixer.dt_bias",),
+    "layers.#.inner_norm": ("layers.#.mixer.norm",),
+}  # fmt: skip
+
 # ---- what a config means ---------------------------------------------------------------------------------------------
 
 _ACTIVATIONS: Mapping[str, Any] = {
@@ -115,6 +137,46 @@ def _but_every_nth(settings: Settings, layer: int) -> bool:
     return (layer + 1) % settings.count("sliding_window_pattern", default=6) != 0
 
 
+_INFINITY: Mapping[str, str] = {"__float__": "Infinity"}  # as transformers writes it
+Space: TypeAlias = Callable[[Settings, int, Norm, Any], StateSpace | HeadSpace]
+
+
+def _by_channels(settings: Settings, width: int, norm: Norm, activation: Any) -> StateSpace:
+    default = int(settings.positive("expand", default=2.0) * width)
+    rank = settings.given.get("time_step_rank")
+    return StateSpace(
+        settings.count("intermediate_size", default=default),
+        settings.count("state_size", default=16, most=_MOST),
+        _taps(settings),
+        -(-width // 16) if rank == "auto" else settings.count("time_step_rank", default=-(-width // 16)),
+        activation,
+    )
+
+
+def _normed(settings: Settings, width: int, norm: Norm, activation: Any) -> StateSpace:
+    of_selection = Norm(settings.real("mixer_rms_eps", default=1e-6))
+    return replace(_by_channels(settings, width, norm, activation), norm=of_selection)
+
+
+def _by_heads(settings: Settings, width: int, norm: Norm, activation: Any) -> HeadSpace:
+    heads, size = (settings.count(name, most=_MOST) for name in ("num_heads", "head_dim"))
+    groups = settings.count("n_groups", default=8)
+    if heads % groups:
+        raise ModelError(f"the config's 'num_heads': expected a number that {groups} groups divide, found {heads}")
+    limits = settings.items("time_step_limit")
+    if limits not in ([], [0.0, math.inf], [0.0, _INFINITY]):  # transformers keeps to them in prompts alone
+        raise UnsupportedError(f"the config's 'time_step_limit': expected 0 and infinity, found {limits}")
+    state = settings.count("state_size", default=128, most=_MOST)
+    return HeadSpace(heads, size, groups, state, _taps(settings), activation, norm)
+
+
+def _taps(settings: Settings) -> int:
+    found = settings.count("conv_kernel", default=4, most=_MOST)
+    if found < 2:
+        raise UnsupportedError(f"the config's 'conv_kernel': expected 2 or more positions, found {found}")
+    return found
+
+
 @dataclass(frozen=True)
 class Family:
     """What sets a family apart. ``windows`` says of a layer whether it has a window, where the config does not list the
@@ -134,6 +196,7 @@ class Family:
     capped: bool = False
     gpt2: bool = False
     tied: bool = False  # unless the config says otherwise
+    space: Space | None = None  # of a recurrence, in place of attention
 
 
 _GEMMA: Mapping[str, Any] = {
@@ -157,9 +220,14 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(_MIXTURE, _always, experts=True, always_normalised=True),
     "qwen2_moe": Family(_MIXTURE, _lower_every_other_if_used, experts=True),
     "qwen3_moe": Family(_MIXTURE, _if_used, experts=True, query_norms=True),
+    "mamba": Family(_MAMBA, space=_by_channels, tied=True),
+    "falcon_mamba": Family(_MAMBA, space=_normed, tied=True),
+    "mamba2": Family(_MAMBA2, space=_by_heads),
 }
 # Layers, experts and features of a head, at most: what a config says of them is used before the tensors are looked at.
 _MOST = 1 << 14
+# Positions that a model is made for which does not look back.
+_ANY = (1 << 24) - 1
 # What changes what a model computes, and is not known here: it must be absent or have one of these values.
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "use_bidirectional_attention": (None, False),
@@ -186,11 +254,11 @@ def _kind(given: Mapping[str, Any]) -> str:
 
 def made_for(checkpoint: Checkpoint) -> int:
     """The most positions that a model was made for."""
-    return _made_for(Settings(_of_text(checkpoint.config), 0))
+    return _made_for(Settings(_of_text(checkpoint.config), 0), FAMILIES[kind(checkpoint)])
 
 
-def _made_for(settings: Settings) -> int:
-    return settings.count("max_position_embeddings", "n_positions")
+def _made_for(settings: Settings, family: Family) -> int:
+    return _ANY if family.space is not None else settings.count("max_position_embeddings", "n_positions")
 
 
 def read(checkpoint: Checkpoint, context: int, blocks: Kind | None = None) -> tuple[Config, Tensors]:
@@ -212,7 +280,7 @@ def described(config: Mapping[str, Any], context: int) -> tuple[Config, Names]:
     given = _of_text(config)
     family = FAMILIES[_kind(given)]
     settings = Settings(given, context)
-    return _config(settings, family, _made_for(settings)), family.names
+    return _config(settings, family, _made_for(settings, family)), family.names
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -225,28 +293,38 @@ def _config(settings: Settings, family: Family, made_for: int) -> Config:
     width = settings.count("hidden_size", "n_embd")
     eps = settings.real("rms_norm_eps", "layer_norm_epsilon", default=1e-6)
     norm = Norm(eps, centred=family.gpt2, offset=settings.real("norm_offset", default=family.norm_offset))
-    heads = settings.count("num_attention_heads", "n_head")
-    layers = settings.count("num_hidden_layers", "n_layer", most=_MOST)
-    kinds = settings.items("layer_types") or [None] * layers
-    if len(kinds) != layers:
-        raise ModelError(f"the config's 'layer_types': expected {layers} of them, found {len(kinds)}")
+    count = settings.count("num_hidden_layers", "n_layer", most=_MOST)
+    if family.space is not None:
+        layers = (Layer(family.space(settings, width, norm, _activation(settings, family)), None, norm),) * count
+    else:
+        layers = _with_attention(settings, family, made_for, width, norm, count)
     return Config(
         vocabulary=settings.count("vocab_size"),
         width=width,
         context=made_for,
-        layers=tuple(
-            Layer(
-                _attention(settings, family, made_for, width, heads, norm, number, kind),
-                _network(settings, family, width, number),
-                norm,
-                family.norms_after,
-            )
-            for number, kind in enumerate(kinds)
-        ),
+        layers=layers,
         norm=norm,
         embedding_factor=width**0.5 if family.scaled_embedding else 1.0,
         learned_positions=family.gpt2,
         cap=settings.real("final_logit_softcapping", default=0.0) if family.capped else 0.0,
+    )
+
+
+def _with_attention(
+    settings: Settings, family: Family, made_for: int, width: int, norm: Norm, count: int
+) -> tuple[Layer, ...]:
+    heads = settings.count("num_attention_heads", "n_head")
+    kinds = settings.items("layer_types") or [None] * count
+    if len(kinds) != count:
+        raise ModelError(f"the config's 'layer_types': expected {count} of them, found {len(kinds)}")
+    return tuple(
+        Layer(
+            _attention(settings, family, made_for, width, heads, norm, number, kind),
+            _network(settings, family, width, number),
+            norm,
+            family.norms_after,
+        )
+        for number, kind in enumerate(kinds)
     )
 
 
@@ -307,10 +385,14 @@ def _rotary(settings: Settings, family: Family, made_for: int, head: int, window
     return rotary(found, size, made_for, settings.context, settings.flag("rope_interleaved"))
 
 
-def _network(settings: Settings, family: Family, width: int, number: int) -> Feed | Experts:
+def _activation(settings: Settings, family: Family) -> Any:
     named = {"hidden_act": family.activation, **{k: v for k, v in settings.given.items() if v is not None}}
     names = ("hidden_activation", "activation_function", "hidden_act")
-    activation: Any = Settings(named, settings.context).one_of(_ACTIVATIONS, *names)
+    return Settings(named, settings.context).one_of(_ACTIVATIONS, *names)
+
+
+def _network(settings: Settings, family: Family, width: int, number: int) -> Feed | Experts:
+    activation = _activation(settings, family)
     if family.gpt2:
         return Feed(settings.count("n_inner", default=4 * width), activation, gated=False)
     dense = Feed(settings.count("intermediate_size"), activation)

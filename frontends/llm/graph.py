@@ -3,6 +3,7 @@
 ==========    ================================================================================================
 ``decode``    appends a token to each of several slots that lie side by side
 ``prefill``   appends tokens to one slot
+``verify``    appends a token and drafts of what follows to one slot, and says what follows each, if there is room
 ``logits``    what the last token of a slot left
 ``sample``    a token of each slot, chosen by what the last one left
 ``read``      what the cache holds of a slot, and its logits
@@ -33,11 +34,12 @@ from luminal.core.decompose.rotary import rotated
 from luminal.core.ir import Graph, Node, State, iota, select
 from luminal.core.movement import reshape, squeeze, transpose, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.core.types import bool_, f32, i64, u8
+from luminal.core.types import f32, i64, u8
 from luminal.frontends.llm import sampling
 from luminal.frontends.llm.adapters import Adapters, Chosen
-from luminal.frontends.llm.cache import BLOCK, Cache, Call, Room, blocks, empty, first, last
+from luminal.frontends.llm.cache import Cache, Call, Room, blocks, empty, first, last
 from luminal.frontends.llm.config import Activation, Attention, Config, Experts, Feed, Norm, Rotary
+from luminal.frontends.llm.recurrence import Recurrence, mixed
 from luminal.frontends.llm.tensors import Tensors
 
 ACTIVATIONS = {
@@ -58,6 +60,7 @@ def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
     return {
         "decode": decoder.step(batch, 1),
         "prefill": decoder.step(1, sym.var("length", 1, decoder.room.chunk)),
+        **({"verify": decoder.step(1, verified(decoder.room), drawn=True)} if decoder.room.speculate else {}),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
         "read": decoder.read(),
@@ -66,12 +69,20 @@ def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
     }
 
 
+def verified(room: Room) -> Int:
+    """The size that says how many tokens are verified: one and its drafts."""
+    return sym.var("verified", 1, room.speculate + 1)
+
+
 class Decoder:
     """A decoder and the states that it keeps."""
 
     def __init__(self, name: str, config: Config, tensors: Tensors, room: Room) -> None:
         self.name, self.config, self.tensors, self.room = name, config, tensors, room
-        self.caches = [Cache(number, layer.attention, room) for number, layer in enumerate(config.layers)]
+        self.caches: list[Cache | Recurrence] = [
+            Cache(number, mixer, room) if isinstance(mixer, Attention) else Recurrence(number, mixer, room)
+            for number, mixer in enumerate(layer.mixer for layer in config.layers)
+        ]
         self.states = [state for cached in self.caches for state in cached.states]
         self.adapters = Adapters(config, room)
         self.logits = empty("logits", (room.slots + 1, config.vocabulary))
@@ -79,10 +90,11 @@ class Decoder:
 
     # ---- entries -----------------------------------------------------------------------------------------------------
 
-    def step(self, batch: Int, length: Int) -> Graph:
+    def step(self, batch: Int, length: Int, drawn: bool = False) -> Graph:
         """``length`` tokens for each of ``batch`` slots. ``tokens`` are ``int64[batch, length]``, ``positions
         int64[batch]`` those of the first of them; a slot with a negative one is left alone. Where there is room for
-        adapters, ``adapters int64[batch]`` and ``strengths float32[batch]`` choose them."""
+        adapters, ``adapters int64[batch]`` and ``strengths float32[batch]`` choose them. Where they are ``drawn``, the
+        results are what follows each token of the one slot, by settings that are inputs (``_drawn``)."""
         tokens, start = ir.input_("tokens", (batch, length), i64), ir.input_("positions", (batch,), i64)
         at = unsqueeze(maximum(start, 0), [1]) + iota(length)
         call = Call(self.room, first(self.room), batch, length, at, less(-1, start))
@@ -94,14 +106,23 @@ class Decoder:
         left: dict[State, Node] = {}
         for number in range(len(self.config.layers)):
             x = self._layer(number, x, call, chosen, left)
-        scores = self._linear("head", self._norm("norm", last(x, 1), self.config.norm))
+        scores = self._linear("head", self._norm("norm", x if drawn else last(x, 1), self.config.norm))
         if self.config.cap:
             scores = tanh(scores / self.config.cap) * self.config.cap
+        settings, results = self._drawn(scores) if drawn else ((), ())
         row = select(call.active, call.slot(), self.room.slots)
-        left[self.logits] = ir.scatter(self.logits.input, row, scores, 0)
+        left[self.logits] = ir.scatter(self.logits.input, row, last(scores, 1) if drawn else scores, 0)
         left |= {state: state.input for state in self.adapters.all()}
         choices = () if chosen is None else (chosen.number, chosen.strength)
-        return replace(self._graph((tokens, start, *choices), (), left), approximations=self.room.approximations)
+        made = self._graph((tokens, start, *choices, *settings), results, left)
+        return replace(made, approximations=self.room.approximations)
+
+    def _drawn(self, scores: Node) -> tuple[tuple[Node, ...], tuple[tuple[str, Node], ...]]:
+        """Of the logits ``[1, length, vocabulary]`` of a slot's tokens, the settings of a draw after each, and the
+        results: ``token int64[length]``, what they choose, and ``scores float32[length, vocabulary]``."""
+        rows = squeeze(scores, [0])
+        settings = sampling.inputs(rows.shape[0], self.config.vocabulary)
+        return settings.nodes, (("token", sampling.sample(rows, settings)), ("scores", rows))
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
@@ -118,11 +139,10 @@ class Decoder:
 
     def read(self) -> Graph:
         """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,
-        head size]``, their scales ``[kv heads, span]`` if they have any; and its logits."""
+        head size]``, their scales ``[kv heads, span]`` if they have any, or what a recurrence keeps; and its logits."""
         outputs: list[tuple[str, Node]] = []
         for cached in self.caches:
-            parts = cached.get(first(self.room), 1, [state.input for state in cached.states])
-            outputs += [(f"{s.name}_rows", squeeze(part, [0])) for s, part in zip(cached.states, parts, strict=True)]
+            outputs += [(f"{s.name}_rows", part) for s, part in zip(cached.states, cached.kept(), strict=True)]
         outputs.append(("logits_row", self._kept()))
         return self._graph((), outputs, {state: state.input for state in (*self.states, self.logits)})
 
@@ -131,19 +151,9 @@ class Decoder:
         given: list[Node] = []
         left: dict[State, Node] = {}
         for cached in self.caches:
-            span, attention = blocks(cached.rows) * BLOCK, cached.attention
-            heads, size = attention.kv_heads, attention.head_size
-            shapes = ((heads, size, span), (heads, span, size), (heads, span), (heads, span))
-            rows = [
-                ir.input_(f"{state.name}_rows", shape, state.input.dtype)
-                for state, shape in zip(cached.states, shapes, strict=False)
-            ]
+            rows = cached.given()
             given += rows
-            row = unsqueeze(iota(span), [0])
-            call = Call(self.room, first(self.room), 1, span, row, ir.expand(ir.constant(True, bool_), (1,)))
-            keys, *others = (unsqueeze(part, [0]) for part in rows)
-            stored = cached.store(call, (transpose(keys, 2, 3), *others), row)
-            left |= zip(cached.states, stored, strict=True)
+            left |= zip(cached.states, cached.restored(rows), strict=True)
         scores = ir.input_("logits_row", (self.config.vocabulary,), f32)
         slot = reshape(ir.dim(first(self.room)), [1])
         left[self.logits] = ir.scatter(self.logits.input, slot, unsqueeze(scores, [0]), 0)
@@ -162,7 +172,7 @@ class Decoder:
 
     def _graph(self, given: Sequence[Node], outputs: Sequence[tuple[str, Node]], left: Mapping[State, Node]) -> Graph:
         """An entry with the inputs ``given``, and those by whose shapes sizes are said."""
-        rows = sorted({cached.rows for cached in self.caches}) if len(left) > 1 else []
+        rows = self.room.all_rows(self.config) if len(left) > 1 else []
         said = [("slot", first(self.room)), *((f"span_{count}", blocks(count)) for count in rows)]
         carriers = [ir.input_(name, (size,), u8) for name, size in said if not isinstance(size, int)]
         nodes = (*carriers, *given, *(state.input for state in left))
@@ -180,12 +190,18 @@ class Decoder:
         def after(role: str, added: Node) -> Node:
             return self._norm(f"{name}{role}_after", added, layer.norm) if layer.norms_after else added
 
-        x = x + after("norm", self._attention(number, self._norm(f"{name}norm", x, layer.norm), call, chosen, left))
+        seen = self._norm(f"{name}norm", x, layer.norm)
+        mix = self._attention if isinstance(layer.mixer, Attention) else self._state_space
+        x = x + after("norm", mix(number, seen, call, chosen, left))
+        if layer.network is None:
+            return x
         seen = self._norm(f"{name}network_norm", x, layer.norm)
         return x + after("network_norm", self._network(name, seen, layer.network, chosen))
 
     def _attention(self, number: int, x: Node, call: Call, chosen: Chosen | None, left: dict[State, Node]) -> Node:
-        cached, attention, name = self.caches[number], self.config.layers[number].attention, f"layers.{number}."
+        cached, name = self.caches[number], f"layers.{number}."
+        assert isinstance(cached, Cache)
+        attention = cached.attention
         query = self._heads(f"{name}query", x, attention.heads, attention, call, chosen)
         key = self._heads(f"{name}key", x, attention.kv_heads, attention, call, chosen)
         value = self._split(f"{name}value", x, attention.kv_heads, attention, chosen)
@@ -199,6 +215,17 @@ class Decoder:
         )  # fmt: skip
         joined = reshape(transpose(seen, 1, 2), [call.batch, call.length, attention.heads * attention.head_size])
         return self._linear(f"{name}out", joined, chosen)
+
+    def _state_space(self, number: int, x: Node, call: Call, chosen: Chosen | None, left: dict[State, Node]) -> Node:
+        held, name = self.caches[number], f"layers.{number}."
+        assert isinstance(held, Recurrence)
+        result, parts = mixed(
+            held.form, x, held.get(call), lambda role, given: self._linear(name + role, given, chosen),
+            lambda role: self.tensors[name + role], self.tensors.get(f"{name}taps.bias"),
+            ACTIVATIONS[held.form.activation],
+        )  # fmt: skip
+        left |= zip(held.states, held.put(call, parts), strict=True)
+        return result
 
     def _heads(self, role: str, x: Node, heads: int, attention: Attention, call: Call, chosen: Chosen | None) -> Node:
         """Queries or keys ``[batch, heads, length, head size]``, normed and turned by their positions."""

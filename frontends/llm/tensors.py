@@ -14,7 +14,7 @@ from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
 from luminal.core.origins import Approximation
 from luminal.frontends.llm.blocks import Kind
 from luminal.frontends.llm.checkpoint import Checkpoint, Weight, missing
-from luminal.frontends.llm.config import Config, Experts, Feed, Layer, Norm
+from luminal.frontends.llm.config import Attention, Config, Experts, Feed, HeadSpace, Layer, Norm, StateSpace
 from luminal.frontends.llm.files import rounded
 
 
@@ -34,8 +34,8 @@ Place: TypeAlias = str | Packed
 Names: TypeAlias = Mapping[str, tuple[Place, ...]]
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-# Matrices that are read a row at a time, or decide what is computed: they stay as they are.
-_NOT_ROUNDED = re.compile(r"(^positions|router)\.weight$")
+# Matrices that are read a row at a time, decide what is computed or are small: they stay as they are.
+_NOT_ROUNDED = re.compile(r"(^positions|router|taps|selection|step|decay)\.weight$")
 # Tensors of checkpoints that hold nothing which was learned.
 _DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
@@ -137,16 +137,17 @@ def _of_norm(role: str, norm: Norm, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def _of_layer(layer: Layer, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    attention = layer.attention
-    queries, keys = (count * attention.head_size for count in (attention.heads, attention.kv_heads))
-    for role in ("norm", "network_norm", *(("norm_after", "network_norm_after") if layer.norms_after else ())):
+    for role in ("norm", *(("norm_after",) if layer.norms_after else ())):
         yield from _of_norm(role, layer.norm, width).items()
-    yield from (("query.weight", (queries, width)), ("out.weight", (width, queries)))
-    yield from ((f"{role}.weight", (keys, width)) for role in ("key", "value"))
-    if attention.norm is not None:
-        for role in ("query_norm", "key_norm"):
-            yield from _of_norm(role, attention.norm, attention.head_size).items()
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer, width)
+    else:
+        yield from _of_state_space(layer.mixer, width).items()
     network = layer.network
+    if network is None:
+        return
+    for role in ("network_norm", *(("network_norm_after",) if layer.norms_after else ())):
+        yield from _of_norm(role, layer.norm, width).items()
     if isinstance(network, Feed):
         yield from _of_network("", network, width)
         return
@@ -156,6 +157,34 @@ def _of_layer(layer: Layer, width: int) -> Iterator[tuple[str, tuple[int, ...]]]
     if network.shared is not None:
         yield from _of_network("shared.", network.shared, width)
         yield "shared_router.weight", (1, width)
+
+
+def _of_attention(attention: Attention, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    queries, keys = (count * attention.head_size for count in (attention.heads, attention.kv_heads))
+    yield from (("query.weight", (queries, width)), ("out.weight", (width, queries)))
+    yield from ((f"{role}.weight", (keys, width)) for role in ("key", "value"))
+    if attention.norm is not None:
+        for role in ("query_norm", "key_norm"):
+            yield from _of_norm(role, attention.norm, attention.head_size).items()
+
+
+def _of_state_space(form: StateSpace | HeadSpace, width: int) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {
+        "inner.weight": (form.summed, width),
+        "gate.weight": (form.channels, width),
+        "taps.weight": (form.summed, 1, form.taps),
+        "out.weight": (width, form.channels),
+    }
+    if isinstance(form, HeadSpace):
+        by_head = {f"{role}.weight": (form.heads,) for role in ("delay", "decay", "skip")}
+        return {**found, "step.weight": (form.heads, width), **by_head, "inner_norm.weight": (form.channels,)}
+    return {
+        **found,
+        "selection.weight": (form.rank + 2 * form.state, form.channels),
+        "step.weight": (form.channels, form.rank),
+        "decay.weight": (form.channels, form.state),
+        "skip.weight": (form.channels,),
+    }
 
 
 def _of_network(role: str, network: Feed, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:

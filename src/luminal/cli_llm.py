@@ -17,11 +17,14 @@ from luminal.core.errors import InputError
 from luminal.display import Display
 from luminal.frontends.llm import cache as cache_
 from luminal.llm import opening
+from luminal.llm.drafts import LOOKUP
 from luminal.llm.generate import Generator, Options, Piece
 from luminal.llm.grammar import Constraint
 from luminal.llm.model import LanguageModel
 from luminal.llm.sampling import Sampling
 from luminal.timing import text
+
+DRAFTS = 5  # that one step verifies, unless the user says
 
 Model = Annotated[
     Path, typer.Argument(help="a language model: an exported folder, or a checkpoint, which is compiled first")
@@ -45,6 +48,14 @@ Activations = Annotated[
 ]
 Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
 Adapter = Annotated[Path | None, typer.Option(help="a folder with an adapter (LoRA), as PEFT writes it")]
+Draft = Annotated[
+    str | None,
+    typer.Option(help="where drafts of the answer come from: lookup, the text so far; or a smaller language model"),
+]
+Speculate = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"of a checkpoint: drafts that one step verifies at most; default with --draft: {DRAFTS}"),
+]
 Target = Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)]
 
 
@@ -87,13 +98,19 @@ def generate(
     target: Target = "host",
     threads: Threads = 0,
     adapter: Adapter = None,
+    draft: Draft = None,
+    speculate: Speculate = None,
 ) -> None:
     """Generate text with a language model; it is written as it comes."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
     constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
-    asked = Options(max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter))
     given = sys.stdin.read() if prompt == "-" else prompt
-    lm = _adapted(model, _compiling(context, weights, cache, activations, target), threads, adapter)
+    compiling = _compiling(context, weights, cache, activations, target)
+    lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
+    asked = Options(
+        max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter),
+        draft=_drafting(draft, compiling, threads),
+    )  # fmt: skip
     if raw and system is not None:
         raise InputError("--system: a prompt as it is has no place for it: leave out --raw")
     if not raw and system is not None and not lm.tokenizer.template:
@@ -120,11 +137,15 @@ def chat(
     target: Target = "host",
     threads: Threads = 0,
     adapter: Adapter = None,
+    draft: Draft = None,
+    speculate: Speculate = None,
 ) -> None:
     """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
-    asked = Options(max_tokens, sampling, tuple(stop or ()), adapter=_number(adapter))
-    lm = _adapted(model, _compiling(context, weights, cache, activations, target), threads, adapter)
+    compiling = _compiling(context, weights, cache, activations, target)
+    lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
+    draft_ = _drafting(draft, compiling, threads)
+    asked = Options(max_tokens, sampling, tuple(stop or ()), adapter=_number(adapter), draft=draft_)
     messages = _told(system)
     for line in _lines():
         if not line.strip():
@@ -151,9 +172,24 @@ def _compiling(
     return {"context": context, "weights": weights, "cache": cache, "activations": activations, "target": target}
 
 
-def _adapted(model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None) -> LanguageModel:
+def _speculated(model: Path, draft: str | None, speculate: int | None) -> int | None:
+    """How many drafts a step of the model is to verify; None where it is compiled, and says so itself."""
+    return DRAFTS if draft is not None and speculate is None and not opening.is_compiled(model) else speculate
+
+
+def _drafting(draft: str | None, compiling: Mapping[str, Any], threads: int) -> LanguageModel | str | None:
+    """What drafts: another model is compiled as the first is, if it is not compiled yet."""
+    if draft is None or draft == LOOKUP:
+        return draft
+    return _opened(Path(draft), {} if opening.is_compiled(Path(draft)) else compiling, threads)
+
+
+def _adapted(
+    model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None, speculate: int | None
+) -> LanguageModel:
     """The model, with the adapter in its first place if there is one."""
-    lm = _opened(model, compiling, threads, adapters=() if adapter is None else (adapter,))
+    options = {**compiling, "speculate": speculate}
+    lm = _opened(model, options, threads, adapters=() if adapter is None else (adapter,))
     if adapter is not None:
         lm.load_adapter(0, adapter)
     return lm
@@ -196,7 +232,9 @@ def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) 
     first, rest = times[1] - times[0], times[-1] - times[1]
     speed = f", then {(len(pieces) - 1) / rest:.1f} tokens/s" if len(pieces) > 1 and rest > 0 else ""
     end = "" if pieces[-1].finish == "stop" else ", the most there may be"
-    line = f"prompt of {len(tokens)} tokens in {text(first)}{speed}; answer of {len(pieces)} tokens{end}"
+    drafts = pieces[-1].drafts
+    right = "" if drafts is None else f"; {drafts.accepted} of {drafts.proposed} drafts accepted"
+    line = f"prompt of {len(tokens)} tokens in {text(first)}{speed}; answer of {len(pieces)} tokens{end}{right}"
     err.print(line, style="dim", highlight=False, soft_wrap=True)
     return "".join(piece.text for piece in pieces)
 

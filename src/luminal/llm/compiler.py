@@ -12,7 +12,7 @@ from typing import Any
 
 from luminal import api
 from luminal.codegen import interface
-from luminal.core.errors import InputError, ModelError
+from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.target import Target
@@ -36,6 +36,7 @@ def compile(
     context: int | None = None,
     slots: int = 1,
     chunk: int | None = None,
+    speculate: int = 0,
     adapters: int = 0,
     rank: int = 16,
     cache: str = "float32",
@@ -56,10 +57,10 @@ def compile(
     ``q8_0`` or ``q4_0``, or as ``luminal.compile`` does, ``int8`` or ``int4``; those in blocks stay as they are.
     ``context`` is the most tokens of a sequence: 4096, unless another number is given, or what the model was made for
     if that is less. There is room for ``slots`` sequences at a time; a prompt is read in parts of up to ``chunk``
-    tokens. There is room for ``adapters`` (LoRA) of up to ``rank``, which can be loaded and changed later. ``cache`` is
-    the type of keys and values: ``float32``, or ``int8`` with a scale for each token and head. ``activations``
-    rounds what quantised weights multiply, to ``bf16`` or ``q8``; that and the other arguments are as for
-    ``luminal.compile``.
+    tokens. Up to ``speculate`` drafts of what comes next can be verified in one step. There is room for ``adapters``
+    (LoRA) of up to ``rank``, which can be loaded and changed later. ``cache`` is the type of keys and values:
+    ``float32``, or ``int8`` with a scale for each token and head. ``activations`` rounds what quantised weights
+    multiply, to ``bf16`` or ``q8``; that and the other arguments are as for ``luminal.compile``.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
@@ -70,6 +71,11 @@ def compile(
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
             raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
+    if isinstance(speculate, bool) or not isinstance(speculate, int) or not 0 <= speculate < (chunk or _CHUNK):
+        raise InputError(
+            f"speculate: expected a number of drafts from 0 to {(chunk or _CHUNK) - 1}, below the tokens that are "
+            f"computed at once (chunk), found {speculate!r}"
+        )
     path = onnx_files.located(Path(source)) if isinstance(source, str | os.PathLike) else None
     if path is not None:
         if adapters:
@@ -83,8 +89,8 @@ def compile(
         from luminal.llm import onnx_models  # with it comes the package onnx, which others do without
 
         return onnx_models.compiled(
-            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, name, activations=activations, target=target,
-            precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
+            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, speculate, name, activations=activations,
+            target=target, precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
         )  # fmt: skip
     found = opened(source)
     made_for = families.made_for(found)
@@ -95,12 +101,20 @@ def compile(
     config, tensors = families.read(found, context, kind)
     if config.learned_positions and context > made_for:
         raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
+    if config.recurrent:
+        for what, given, none, why in (
+            ("adapters", adapters, 0, "adapters are for products of attention and of networks, of which it has none"),
+            ("speculate", speculate, 0, "drafts that are wrong are taken back, which a recurrence cannot"),
+            ("cache", cache, "float32", "it has no keys and values"),
+        ):
+            if given != none:
+                raise UnsupportedError(f"{what}: expected {none} for this model, found {given!r}: {why}")
     for what, size, most in (("adapters", adapters, _MOST_ADAPTERS), ("rank", rank, MOST_RANK)):
         least = 0 if what == "adapters" else 1
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
             raise InputError(f"{what}: expected a number from {least} to {most}, found {size!r}")
     chunk = min(context, _CHUNK if chunk is None else chunk)
-    room = Room(context, slots, chunk, adapters, rank if adapters else 0, cache)
+    room = Room(context, slots, chunk, adapters, rank if adapters else 0, cache, speculate=min(speculate, chunk - 1))
     called = interface.library_name(families.kind(found)) if name is None else name
     graphs = {
         entry: replace(made, approximations=tensors.approximations(made) + made.approximations)

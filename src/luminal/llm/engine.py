@@ -20,6 +20,11 @@ class Engine(Protocol):
     @property
     def slots(self) -> int: ...
 
+    @property
+    def speculate(self) -> int:
+        """The most drafts that one call of ``verify`` takes; 0: it takes none."""
+        ...
+
     def length(self, slot: int) -> int:
         """The number of tokens in ``slot``."""
         ...
@@ -40,9 +45,18 @@ class Engine(Protocol):
         """The next token of each of these slots, drawn from its logits as its settings say; nothing is appended."""
         ...
 
+    def verify(self, slot: int, tokens: Sequence[int], samplers: Sequence[Any]) -> tuple[list[int], Array]:
+        """Append a token and up to ``speculate`` drafts to a slot, in one step. Returns what ``sample`` would choose
+        after each of them, by a setting each, and the logits that it would choose from."""
+        ...
+
     def rewind(self, slot: int, length: int) -> None:
         """Forget all but the first ``length`` tokens of a slot. Logits are those of the last token again only after
-        the next ``prefill`` or ``decode``. Raises InputError where a window's ring has lost what is needed."""
+        the next ``prefill`` or ``decode``. Raises InputError where what is needed is lost: see ``keeps``."""
+        ...
+
+    def keeps(self, slot: int, length: int) -> bool:
+        """Whether ``rewind`` to that length is possible."""
         ...
 
     def use_adapter(self, slot: int, number: int | None, strength: float = 1.0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,19 @@ class Matcher:
         """Raises InputError for a token that may not come."""
         self._matcher.consume_token(token)
         self._check()
+
+    def ahead(self, tokens: Sequence[int]) -> list[Array]:
+        """What may come next after each of ``tokens``, as ``allowed`` says it, up to the first that may not come itself
+        or after which nothing may; the answer stays as it is."""
+        ahead, found = Matcher(self._matcher.deep_copy(), self._vocabulary), []
+        for token in tokens:
+            if not ahead._matcher.validate_tokens([token]):
+                break
+            ahead.accept(token)
+            if ahead.complete:
+                break
+            found.append(ahead.allowed())
+        return found
 
     @property
     def complete(self) -> bool:

@@ -21,7 +21,7 @@ from luminal.core.data import Array
 from luminal.core.errors import ArtifactError, InputError
 from luminal.frontends.llm import adapters
 from luminal.frontends.llm.cache import BLOCK, Room
-from luminal.frontends.llm.config import Config
+from luminal.frontends.llm.config import Attention, Config
 from luminal.frontends.llm.files import json_object
 from luminal.llm import tokens as texts
 from luminal.llm.generate import Generator
@@ -37,18 +37,20 @@ _STATE = "luminal.llm state 1"  # what a file of saved slots says that it is
 @dataclass(frozen=True)
 class Shape:
     """What there is to know of a language model besides its library: the size of its ``vocabulary``, what it has room
-    for, and the windows of its layers; those that are None see everything. Where slots go ``one_by_one``, a step is of
-    one."""
+    for, and the windows of its layers of attention; those that are None see everything. Where slots go ``one_by_one``,
+    a step is of one. Where it is ``recurrent``, of what layers keep only the last position's value is known."""
 
     vocabulary: int
     room: Room
     windows: tuple[int | None, ...]
     one_by_one: bool = False
+    recurrent: bool = False
 
     @classmethod
     def of(cls, config: Config, room: Room) -> Shape:
-        windows = {layer.attention.window for layer in config.layers}
-        return cls(config.vocabulary, room, tuple(sorted(windows, key=lambda w: (w is None, w))))
+        windows = {layer.mixer.window for layer in config.layers if isinstance(layer.mixer, Attention)}
+        sizes = tuple(sorted(windows, key=lambda w: (w is None, w)))
+        return cls(config.vocabulary, room, sizes, recurrent=config.recurrent)
 
     @classmethod
     def read(cls, text: str, where: str) -> Shape:
@@ -57,7 +59,8 @@ class Shape:
             if given["version"] != _VERSION:
                 raise ArtifactError(f"{where}: expected version {_VERSION}, found {given['version']}: export it again")
             room, windows = Room(**given["room"]), tuple(given["windows"])
-            return cls(given["vocabulary"], room, windows, bool(given.get("one_by_one", False)))
+            flags = (bool(given.get(name, False)) for name in ("one_by_one", "recurrent"))
+            return cls(given["vocabulary"], room, windows, *flags)
         except (ValueError, KeyError, TypeError) as error:
             raise ArtifactError(f"{where} does not describe a language model ({error}): export it again") from error
 
@@ -69,7 +72,10 @@ class Shape:
         return sorted({self.room.rows(window) for window in self.windows})
 
     def keeps(self, length: int, written: int) -> bool:
-        """Whether the rings still have what a sequence of ``length`` tokens sees, of which there were ``written``."""
+        """Whether what is kept of ``written`` tokens is enough for a sequence of the first ``length``: rings still have
+        what that sees, and of a recurrence it is the last state."""
+        if self.recurrent and 0 < length < written:
+            return False
         rings = [(w, rows) for w in self.windows if w is not None and (rows := self.room.rows(w)) < self.room.context]
         return length == 0 or all(max(0, length - window + 1) >= written - rows for window, rows in rings)
 
@@ -97,8 +103,9 @@ class LanguageModel:
         self._loaded: dict[int, dict[str, Array]] = {}  # the inputs that put each adapter into its place
         self._slots = [Slot() for _ in range(shape.room.slots)]
         self._entries = {name: module[name] for name in module.entries}
-        longest = max(shape.room.slots, *shape.rows())
+        longest = max([shape.room.slots, *shape.rows()])
         self._settings = Slots(shape.room.slots, shape.vocabulary)
+        self._ahead = Slots(shape.room.speculate + 1 if shape.room.speculate else 0, shape.vocabulary)
         self._carrier = np.zeros(longest, np.uint8)  # what inputs are made of of which the shape alone is read
 
     def __repr__(self) -> str:
@@ -119,6 +126,11 @@ class LanguageModel:
     def slots(self) -> int:
         """The number of sequences."""
         return self.shape.room.slots
+
+    @property
+    def speculate(self) -> int:
+        """The most drafts of what comes next that one step verifies."""
+        return self.shape.room.speculate
 
     def length(self, slot: int) -> int:
         """The number of tokens in a slot."""
@@ -194,6 +206,28 @@ class LanguageModel:
         tokens = self._entries["sample"].run(self._settings.filled(settings))["token"]
         return {slot: int(tokens[slot]) for slot in settings}
 
+    def verify(self, slot: int, tokens: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[int], Array]:
+        """Append a token and up to ``speculate`` drafts of what follows it to a slot, in one step. Returns what
+        ``sample`` chooses after each of these tokens, by a sampler each, and the logits ``float32[tokens,
+        vocabulary]``. Drafts that turn out wrong are to be rewound. Raises InputError as ``prefill`` does."""
+        if not self.speculate:
+            raise InputError("the model verifies no drafts: compile it with speculate=, the most of them in one step")
+        found, given = self._slot(slot), self._tokens(tokens)
+        if len(given) > self.speculate + 1 or len(samplers) != len(given):
+            raise InputError(
+                f"expected a token, up to {self.speculate} drafts and a sampler for each of them, found {len(given)} "
+                f"tokens and {len(samplers)} samplers"
+            )
+        self._check_room(slot, len(given))
+        settings = self._ahead.filled(dict(enumerate(samplers)))
+        result = self._entries["verify"].run({
+            "tokens": given[None], "positions": np.array([found.length], np.int64), **self._chosen([found]),
+            **self._sizes("verify", slot, found.length + len(given), found.length),
+            **{name: array[: len(given)] for name, array in settings.items()},
+        })  # fmt: skip
+        self._append(found, len(given))
+        return [int(token) for token in result["token"]], result["scores"]
+
     # ---- adapters ----------------------------------------------------------------------------------------------------
 
     @property
@@ -258,12 +292,17 @@ class LanguageModel:
         """Forget all but the first ``length`` tokens of a slot. Logits can be asked for only after the next token.
 
         Raises InputError where there are fewer, or where the ring of a window has lost what the last of them sees: a
-        few tokens can always be taken back, up to ``chunk``, and all of them.
+        few tokens can always be taken back, up to ``chunk``, and all of them. A recurrence can take back all or none.
         """
         found = self._slot(slot)
         if not 0 <= length <= found.length:
             raise InputError(f"slot {slot}: expected a length of 0 to {found.length}, found {length}")
         if not self.shape.keeps(length, found.written):
+            if self.shape.recurrent:
+                raise InputError(
+                    f"slot {slot}: a recurrence of {found.length} tokens keeps nothing of the first {length} alone: "
+                    "rewind to 0 and prefill again, or fork or save the slot where others will begin"
+                )
             raise InputError(
                 f"slot {slot}: its windows no longer hold what token {length} sees, as {found.written} were written: "
                 "rewind to 0 and prefill again"
@@ -271,6 +310,11 @@ class LanguageModel:
         if length < found.length:
             found.length, found.fresh = length, False
         found.written = found.written if length else 0
+
+    def keeps(self, slot: int, length: int) -> bool:
+        """Whether a slot can be rewound to ``length`` tokens."""
+        found = self._slot(slot)
+        return 0 <= length <= found.length and self.shape.keeps(length, found.written)
 
     def fork(self, source: int, target: int) -> None:
         """Let ``target`` hold what ``source`` holds, logits included. Its rows are copied."""

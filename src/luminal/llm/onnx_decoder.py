@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from luminal.core import ir, ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Graph, Node, State, iota
 from luminal.core.movement import concatenate, slice_, transpose, unsqueeze
@@ -115,14 +116,16 @@ class Model:
         """The outputs with keys and values, by layer and kind."""
         return _numbered(_PRESENT, [value.name for value in self._proto.graph.output])
 
-    def graph(self, context: int, length: tuple[int, int] | int) -> Graph:
+    def graph(self, context: int, length: Int) -> Graph:
         """A step of one sequence, of ``length`` tokens behind those of up to ``context`` in the cache."""
-        count: int | str = length if isinstance(length, int) else "length"
+        count: int | str = length if isinstance(length, int) else str(length)
         whole = f"past + {count}"
         shapes: dict[str, list[int | str]] = {_TOKENS: [1, count], _MASK: [1, whole], _PLACES: [1, count]}
         shapes |= {name: [1, self.fixed(name, 1), "past", self.fixed(name, 3)] for name in self.past.values()}
         constants = {_BRANCH: np.array([True])} if _BRANCH in self.declared else None
-        dims: dict[str, Any] = {"past": (0, context - 1), **({} if length == count else {"length": length})}
+        dims: dict[str, Any] = {"past": (0, context - 1)}
+        if not isinstance(length, int):
+            dims[str(length)] = (1, sym.upper(length))
         return importer.load(self.path, dims=dims, constants=constants, name="decoder", shapes=shapes)
 
     def fixed(self, name: str, axis: int) -> int:
@@ -175,11 +178,12 @@ class Imported(decoders.Decoder):
         super().__init__(name, Config(vocabulary, 1, room.context, tuple(layers), Norm(0.0)), Tensors(model, {}), room)
         self._numbers = sorted({number for number, _ in model.past})
 
-    def step(self, batch: Int, length: Int) -> Graph:
-        """``tokens int64[1, length]`` behind the ``past`` ones, whose number the shape of an input says."""
+    def step(self, batch: Int, length: Int, drawn: bool = False) -> Graph:
+        """``tokens int64[1, length]`` behind the ``past`` ones, whose number the shape of an input says; ``drawn`` as
+        for others."""
         assert batch == 1
         room = self.room
-        found = self.model.graph(room.context, length if isinstance(length, int) else (1, room.chunk))
+        found = self.model.graph(room.context, length)
         if found.measured:
             raise UnsupportedError(f"{self.model.path}: expected a step whose sizes its inputs have, not its data")
         inputs = {str(node.attr.name): node for node in found.inputs}
@@ -194,11 +198,12 @@ class Imported(decoders.Decoder):
             by[inputs[_PLACES]] = ir.cast(places, inputs[_PLACES].dtype)
         origins = dict(found.origins)
         scores, left = self._with_states(found, inputs, by, call, past, origins)
+        settings, results = self._drawn(ir.cast(scores, f32)) if drawn else ((), ())
         row = ir.cast(last(scores, 1), f32)
         left[self.logits] = ir.scatter(self.logits.input, call.slot(), row, 0)
         self.tensors.names.update(found.names)
         carriers = [ir.input_("past", (past,), u8)]
-        made = self._graph((*carriers, tokens, start), (), left)
+        made = self._graph((*carriers, tokens, start, *settings), results, left)
         sizes = tuple(dict.fromkeys((*made.dims, *found.dims)))
         kept = set(traverse.everything([*made.results]))
         return Graph(
@@ -216,6 +221,7 @@ class Imported(decoders.Decoder):
         given, held = dict(by), {}
         for (number, kind), name in self.model.past.items():
             cached, node = self.caches[self._numbers.index(number)], inputs[name]
+            assert isinstance(cached, Cache)
             given[node] = ir.cast(self._rows(cached, kind, self._state(cached, kind).input, past), node.dtype)
             held[outputs[self.model.present[number, kind]]] = (cached, kind, node)
 

@@ -25,6 +25,7 @@ def compiled(
     most: int,
     slots: int,
     chunk: int,
+    speculate: int,
     name: str | None,
     **options: Any,
 ) -> LanguageModel:
@@ -36,7 +37,7 @@ def compiled(
     model = Model(path)
     context = min(model.made_for or most, most) if context is None else context
     chunk = min(context, chunk)
-    room = Room(context, slots, chunk, spare=chunk)
+    room = Room(context, slots, chunk, spare=chunk, speculate=min(speculate, chunk - 1))
     called = interface.library_name(path.stem) if name is None else name
     vocabulary, graphs = model.entries(called, room)
     module = api.compile(graphs, weights=weights, name=called, **options)

@@ -37,29 +37,34 @@ def name_of(path: Path) -> str:
     return resolved.name if resolved.is_dir() else resolved.stem
 
 
+def is_compiled(path: Path) -> bool:
+    """Whether a path is the folder of a language model that was exported."""
+    return (path / model.DESCRIPTION).is_file()
+
+
 def language_model(
     path: Path, *, context: int | None = None, weights: str | None = None, slots: int | None = None, threads: int = 0,
     target: str = "host", cache: str | None = None, activations: str | None = None, adapters: Sequence[Path] = (),
-    progress: Progress | None = None,
+    speculate: int | None = None, progress: Progress | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model at ``path``: an exported folder, or a checkpoint, for which alone ``context``, ``weights``,
-    ``slots``, ``target``, ``cache`` and ``activations`` are; it is compiled with room for ``adapters``. Raises
-    InputError where they are given for another, or there is nothing."""
+    ``slots``, ``target``, ``cache``, ``activations`` and ``speculate`` are; it is compiled with room for ``adapters``.
+    Raises InputError where they are given for another, or there is nothing."""
     if not path.exists():
         raise InputError(f"no model at {str(path)!r}")
     if is_plain(path):
         raise InputError(f"{str(path)!r} holds a model that is no language model: it can be run, or served")
-    if not (path / model.DESCRIPTION).is_file():
+    if not is_compiled(path):
         options: dict[str, Any] = {
             "context": context, "weights": weights, "slots": slots or 1, "target": target,
-            "cache": cache or "float32", "activations": activations,
+            "cache": cache or "float32", "activations": activations, "speculate": speculate or 0,
         }  # fmt: skip
         if adapters:
             options |= {"adapters": len(adapters), "rank": max(map(rank, adapters))}
         return compiler.compile(path, **options, threads=threads, progress=progress)
     given = {
         "context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target,
-        "cache": cache, "activations": activations,
+        "cache": cache, "activations": activations, "speculate": speculate,
     }  # fmt: skip
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -97,6 +98,14 @@ class Sampler:
         self.step += 1
         if self.counts is not None:
             self.counts[token] += 1
+
+    def after(self, token: int) -> Sampler:
+        """The choices of the sequence if it went on with ``token``; what a grammar allows then is not known."""
+        found = copy.copy(self)
+        found.allowed = None
+        found.counts = None if self.counts is None else self.counts.copy()
+        found.accept(token)
+        return found
 
 
 class Slots:
