@@ -54,8 +54,8 @@ class Tiles:
 @dataclass(frozen=True)
 class Memory:
     """Cycles in which a core waits for a byte, beside arithmetic that hides some of it, and what caches hold. Measured
-    on products (tiles-and-blocking.md), ``apart`` on look-ups (weights-and-memory.md); ``stream``, ``l2_read`` and
-    ``narrower`` are estimated."""
+    on products (tiles-and-blocking.md), ``apart`` on look-ups (weights-and-memory.md), ``l2_strip`` on an attention of
+    1024 positions; ``stream``, ``l2_read``, ``narrower``, ``again`` and ``larger`` are estimated."""
 
     from_l2: float = 0.01  # cycles a byte from the second-level cache
     from_l2_again: float = 0.036  # the same for a panel too large for the first-level cache, read by tile after tile
@@ -72,6 +72,9 @@ class Memory:
         1024  # products, at least, for each element that is looked up in a panel, where its neighbours lie apart
     )
     narrower: int = 2  # weights stay narrow if they take at most 1/narrower of the bytes, for decoding takes time
+    l2_strip: int = 4  # a strip of a value has at most so many times the second-level cache: threads share it
+    again: int = 256  # terms of a sum, at most, that is computed again instead of kept
+    larger: int = 4  # times its operands, at least, is a product that is computed again
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ class Sizes:
     border: int = 3  # tiles of a border that each get code of their own, at most
     part: int = 1 << 14  # elements of a part of a long reduction, at most: a second one finds them in the cache
     parts: int = 8  # that are worth it: waking a thread takes as long as reducing one or two
+    strip_rows: int = 32  # of values that are computed again, at least, where each strip adds to a sum
     part_columns: int = 128  # of a task of a reduction where rows are not reduced along memory, about
     reductions: int = 16  # tasks of a long reduction that are enough without parts
 

@@ -25,6 +25,7 @@ from luminal.core.schedule.numeric import (
     online,
     rounding,
     spelled_out,
+    strips,
 )
 from luminal.core.schedule.prepare import graph as preparation
 from luminal.core.schedule.prepare import loops, tied
@@ -52,6 +53,7 @@ PASSES = {
     "known functions": "functions that the model spells out in simpler ones are computed as one",
     ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
+    "strips": "products that share large values compute them again, in strips of rows",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
@@ -117,6 +119,7 @@ def compile_graphs(
         graph = rewritten(graph, target, passed)
         graph = passed("look-ups", looked_up.of_few(graph))
         if target.algebra == BOUNDED:
+            graph = passed("strips", strips.in_strips(graph, target))
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:

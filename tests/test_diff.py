@@ -32,7 +32,16 @@ from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
 from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.contraction.contracted import Contracted
-from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, looked_up, online, spelled_out
+from luminal.core.schedule.numeric import (
+    bit_maxima,
+    digits,
+    integers,
+    long_reductions,
+    looked_up,
+    online,
+    spelled_out,
+    strips,
+)
 from luminal.core.schedule.numeric import rounding as rounding_of_operands
 from luminal.core.types import bool_, f16, f32, i64
 from luminal.frontends.onnx import operators
@@ -149,6 +158,7 @@ PASSES: dict[str, tuple[Any, str]] = {
     "known functions": (spelled_out, "known"),
     "algebra": (algebra, "improved"),
     "look-ups": (looked_up, "of_few"),
+    "strips": (strips, "in_strips"),
     "online reductions": (online, "in_parts"),
     "rounding of operands": (rounding_of_operands, "rounded"),
     "fewer digits": (digits, "eased"),

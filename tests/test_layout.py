@@ -413,6 +413,7 @@ NUMBERS = {
         "factoring.py: INDICATOR",
         "paths.py: EXACT", "paths.py: KEPT", "triangular.py: BLOCKS", "triangular.py: LEAST", "triangular.py: WORK",
         "numeric/looked_up.py: MOST_NESTED", "numeric/online.py: MOST_NODES", "numeric/online.py: MOST_NESTED",
+        "numeric/strips.py: MOST_NODES",
         "program/recompute.py: LONGEST", "program/recompute.py: SHARE",
     },
     "format": {

@@ -232,6 +232,22 @@ def test_what_all_threads_do_is_refused_where_they_go_different_ways() -> None:
     assert refusal(one) == "synchronise threads: one thread stores into x while others read it for that"
 
 
+def test_an_element_that_is_updated_is_loaded_by_the_thread_that_stores_it() -> None:
+    """As where a sum of all threads is added to what is there: no other thread may load it then."""
+    t, k = sym.Var("t", 0, 31), sym.Var("k", 0, 63)
+    x, y = ln.load("x", sym.expr(k), types.f32), ln.load("y", 0, types.f32)
+    body = (
+        ln.Reduction("s", ops.SUM_REDUCE, types.f32, (ln.Loop(k, 64, "thread", (), 32),), (), x),
+        ln.Store("y", 0, ln.apply(ops.ADD, (y, ln.temporary("s", types.f32)), None, types.f32)),
+        ln.Loop(t, 32, "thread", (ln.Store("z", sym.expr(t), y),), 32),
+    )
+    arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
+    nest = SynchroniseThreads(32, LIMITS)(ln.LoopNest(arrays, (), body))
+    values = {name: np.arange(64, dtype=np.float32) + 1 for name in "xyz"}
+    run_nest.run(nest, values)
+    assert values["y"][0] == 1 + values["x"].sum() and (values["z"][:32] == values["y"][0]).all()
+
+
 def test_arrays_that_a_thread_has_to_itself_take_its_registers() -> None:
     thread = sym.Var("t", 0, 31)
     value = ln.load("mine", 0, types.f64)

@@ -12,7 +12,7 @@ from luminal.core.grid import BlockLimits
 from luminal.core.schedule.grid.legality import check, check_apart
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, arrays_touched, headers, inside, perfect_loops, statements
+from luminal.core.schedule.nest.walk import Body, arrays_touched, headers, inside, perfect_loops, reads, statements
 from luminal.core.schedule.transform.loops import expand, find_loop
 
 
@@ -50,7 +50,8 @@ class DivideAmongThreads:
 @dataclass(frozen=True)
 class SynchroniseThreads:
     """Makes the rest of a nest right for ``threads``: local arrays outside divided loops become shared, and a barrier
-    stands between two statements of which one writes what the other reads or writes.
+    stands between two statements of which one writes what the other reads or writes. What all threads would load for a
+    store to the same place is loaded by the thread that stores.
 
     Legal where ``limits`` allow a block so many threads, arrays and registers, and where no loop that threads divide
     contains a statement that all of them run together.
@@ -64,21 +65,29 @@ class SynchroniseThreads:
         tasks = [loop for loop in loops if loop.kind == "parallel"]
         body = wrap(loops[len(tasks) :], body)
         if self.threads > 1:
-            body = _Barriers(array.name for array in nest.arrays).body(_sharing(body))
+            body = _Barriers(array.name for array in nest.arrays).body(_sharing(body, self.threads))
         result = replace(nest, body=wrap(tasks, body), threads=self.threads)
         check(result, self.limits)
         return result
 
 
-def _sharing(body: Body) -> Body:
+def _sharing(body: Body, threads: int) -> Body:
     result: list[ln.Statement] = []
     for statement in body:
         if isinstance(statement, ln.Alloc) and statement.space == "local":
             statement = replace(statement, space="shared")
-        elif _is_joint(statement):
-            statement = replace(statement, body=_sharing(statement.body))
+        elif isinstance(statement, ln.Store) and _updates(statement):
+            statement = ln.Loop(sym.Var("t0_alone", 0, 0), 1, "thread", (statement,), threads)
+        elif _is_joint(statement) and not (isinstance(statement, ln.Loop) and statement.kind == "vector"):
+            statement = replace(statement, body=_sharing(statement.body, threads))
         result.append(statement)
     return tuple(result)
+
+
+def _updates(store: ln.Store) -> bool:
+    """Whether a store reads of its array only the element that it replaces."""
+    offsets = [access.offset for access in reads(store) if access.array == store.array]
+    return bool(offsets) and all(offset == store.offset for offset in offsets)
 
 
 class _Barriers:
