@@ -33,7 +33,8 @@ _CALLER = "call-it"  # the name of the program; no model's, which are identifier
 
 @dataclass(frozen=True)
 class Runner:
-    """What runs programs for another machine here, and the words with which a command line for one begins."""
+    """What runs programs for another machine here, and the words with which a command line for one begins. The name is
+    empty where the machine and its C library do."""
 
     name: str
     command: tuple[str, ...]
@@ -44,20 +45,21 @@ def needed(target: Target) -> bool:
     return target.grid is None and bool(targets.obstacle(replace(target, features=(), units=())))
 
 
-def runner(target: Target) -> Runner:
-    """What runs programs for ``target`` here. Raises TargetError where there is no such."""
+def runner(target: Target, alone: bool = False) -> Runner:
+    """What runs programs for ``target`` here; with ``alone``, programs that open no library. Raises TargetError where
+    there is no such."""
     if target.system not in _RUNNERS:
         raise TargetError(
             f"{target.name}: expected a machine that runs programs for {platforms.ALL[target.system].name}, which "
             "nothing here does; load the exported folder on such a machine"
         )
-    return _RUNNERS[target.system](target)
+    return _RUNNERS[target.system](target, alone)
 
 
-def _linux(target: Target) -> Runner:
+def _linux(target: Target, alone: bool) -> Runner:
     if target.architecture == targets.architecture():
         _check_instructions(target)
-        return Runner("this machine", ())
+        return Runner("", ())
     root = Path(f"/usr/{target.architecture}-linux-gnu")
     advice = "install Debian's package libc6-arm64-cross, or that of the architecture"
     _expect(target, root, f"a C library for {target.architecture}", advice)
@@ -65,25 +67,27 @@ def _linux(target: Target) -> Runner:
     return replace(found, command=(*found.command, "-L", str(root)))
 
 
-def _musl(target: Target) -> Runner:
-    _expect(target, Path(f"/lib/ld-musl-{target.architecture}.so.1"), "musl's loader", "install Debian's package musl")
+def _musl(target: Target, alone: bool) -> Runner:
+    if not alone:
+        loader = Path(f"/lib/ld-musl-{target.architecture}.so.1")
+        _expect(target, loader, "musl's loader", "install Debian's package musl")
     if target.architecture != targets.architecture():
         return _qemu(target)
     _check_instructions(target)
-    return Runner("musl's loader", ())
+    return Runner("" if alone else "musl's loader", ())
 
 
-def _windows(target: Target) -> Runner:
+def _windows(target: Target, alone: bool) -> Runner:
     _check_instructions(target)
     return Runner("wine", (_program_of(target, "wine", "Debian's package wine64"),))
 
 
-def _wasi(target: Target) -> Runner:
+def _wasi(target: Target, alone: bool) -> Runner:
     return Runner("Node", (_program_of(target, "node", "Node 18 or later (Debian: nodejs)"),))
 
 
 # By the system of a target.
-_RUNNERS: Mapping[str, Callable[[Target], Runner]] = {
+_RUNNERS: Mapping[str, Callable[[Target, bool], Runner]] = {
     "linux": _linux,
     "musl": _musl,
     "windows": _windows,
@@ -142,7 +146,7 @@ class Foreign:
     """A model compiled for another architecture or system."""
 
     def __init__(self, module: Module, graph: Graph, target: Target, form: str = "library") -> None:
-        """``form`` is the form of the export that is called: ``library``, or ``static``."""
+        """``form`` is that of the export which is called (``luminal.emitted.FORMS``)."""
         self.graph, self.target, self.form = graph, target, form
         self._folder = tempfile.TemporaryDirectory(prefix="luminal-foreign-")
         self._library = module.interface.name
@@ -150,7 +154,12 @@ class Foreign:
 
     @property
     def name(self) -> str:
-        return f"luminal for {self.target.name}, under {runner(self.target).name}"
+        by = self._runner.name
+        return f"luminal for {self.target.name}{f', under {by}' if by else ''}"
+
+    @property
+    def _runner(self) -> Runner:
+        return runner(self.target, alone=self.form == "static")
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The outputs by name. Raises ModelError with what the library says where it fails."""
@@ -159,7 +168,7 @@ class Foreign:
         arrays = [np.ascontiguousarray(inputs[value.name]) for value in given]
         (self.folder / "in").write_bytes(b"".join(array.tobytes() for array in arrays))
         ran = subprocess.run(
-            [*runner(self.target).command, f"./{program.name}"],
+            [*self._runner.command, f"./{program.name}"],
             cwd=self.folder, capture_output=True, text=True, errors="replace", check=False, timeout=SECONDS,
         )  # fmt: skip
         if ran.returncode:
@@ -181,11 +190,10 @@ class Foreign:
         (self.folder / f"{_CALLER}.c").write_text("\n".join(_program(self._library, given, results)))
         platform = platforms.ALL[self.target.system]
         program = self.folder / (f"{_CALLER}.exe" if self.target.system == "windows" else _CALLER)
-        libraries = {
-            "library": [platform.library_file(self._library), *_RPATH.get(self.target.system, ())],
-            "static": [platform.archive.format(name=self._library), *_STATIC.get(self.target.system, ())],
-        }
-        arguments = ["-x", "c", f"{_CALLER}.c", "-x", "none", *libraries[self.form], "-I.", "-o", program.name]
+        linked = [platform.library_file(self._library), *_RPATH.get(self.target.system, ())]
+        if self.form == "static":
+            linked = [platform.archive.format(name=self._library), *_STATIC.get(self.target.system, ())]
+        arguments = ["-x", "c", f"{_CALLER}.c", "-x", "none", *linked, "-I.", "-o", program.name]
         built = toolchain.find(self.target.architecture, platform).link(arguments, self.folder)
         if built.returncode:
             said = built.stderr.strip()[-500:]
