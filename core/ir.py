@@ -538,8 +538,9 @@ class Graph:
     size data decides, each with the node that gives it. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
     The inputs and outputs of ``states`` come after those of the caller, who does not see them. ``approximations`` are
-    those that have been made of the model, ``relations`` what it needs of the sizes of its inputs, in words. Of a graph
-    that one rank of a ``mesh`` runs, that has the axes with their sizes; ranks are numbered in row-major order.
+    those that have been made of the model, ``relations`` what it needs of the sizes of its inputs, in words. What the
+    source operators ``exact`` multiply is rounded by no option. Of a graph that one rank of a ``mesh`` runs, that has
+    the axes with their sizes; ranks are numbered in row-major order.
     """
 
     name: str
@@ -554,6 +555,7 @@ class Graph:
     approximations: tuple[Approximation, ...] = ()
     relations: tuple[str, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
+    exact: frozenset[Origin] = frozenset()
 
     @property
     def given(self) -> tuple[Node, ...]:
@@ -578,6 +580,10 @@ class Graph:
     def roots(self) -> tuple[Node, ...]:
         """All nodes that must be computed: the outputs, then the measured sizes."""
         return (*self.results, *self.measured.values())
+
+    def keeps(self, node: Node) -> bool:
+        """Whether ``node`` is of an operator whose operands stay as they are."""
+        return not self.exact.isdisjoint(self.origins.get(node, ()))
 
     def computing(self, roots: Sequence[Node], **changes: Any) -> Graph:
         """This graph with its roots replaced by ``roots``, in the same order, and other fields as in ``changes``."""

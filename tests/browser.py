@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
+import http.server
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,3 +145,19 @@ def browser() -> Iterator[Page]:
             os.close(reads)
             process.terminate()
             process.wait(30)
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None: ...
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which the files of ``folder`` are served, on this machine alone."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()

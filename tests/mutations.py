@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -54,12 +54,14 @@ PLACES = {
     "dialect": ("codegen/dialect.py", "codegen/dialect_cpp.py", "codegen/cpp.py"),
 }  # fmt: skip
 TARGET = targets.parse("avx2")
+CHANGED = ("found", "crashed", "hung")  # what becomes of mutations that change a library's outputs
 SECONDS = 1200  # for one mutation, on a machine that others use as well
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """The ``number``-th change that is possible in the function at ``line`` of ``file``; ``how`` says what it does."""
+    """The ``number``-th change that is possible in the function at ``line`` of ``file``; ``how`` says what it does, to
+    what stands in the lines of ``span``."""
 
     group: str
     file: str
@@ -68,6 +70,7 @@ class Mutation:
     column: int
     number: int
     how: str
+    span: tuple[int, int]
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}: {self.how}"
@@ -76,17 +79,25 @@ class Mutation:
 # ---- changes of a syntax tree ----------------------------------------------------------------------------------------
 
 Function = ast.FunctionDef | ast.Lambda
-Change = tuple[str, Callable[[], None]]
+Lines = tuple[int, int]  # the first and the last
+Change = tuple[str, Callable[[], None], Lines]
 
 
 def changes(function: Function) -> list[Change]:
-    """What may be changed in ``function``, in words, and how to do so in place."""
+    """What may be changed in ``function``, in words, how to do so in place, and in which lines that is."""
     found: list[Change] = []
     body: Sequence[ast.AST] = function.body if isinstance(function, ast.FunctionDef) else [function]
     for statement in body:
         for node in _own(statement):
-            found += _of(node)
+            found += [(*change, _lines(node)) for change in _of(node)]
     return found
+
+
+def _lines(node: Any) -> Lines:
+    """The lines of what is changed of ``node``."""
+    changed = node.test if isinstance(node, ast.If | ast.IfExp) else node
+    changed = node.ifs[0] if isinstance(node, ast.comprehension) and node.ifs else changed
+    return getattr(changed, "lineno", 0), getattr(changed, "end_lineno", 0)
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
@@ -97,7 +108,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own(child)
 
 
-def _of(node: ast.AST) -> Iterator[Change]:
+def _of(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
     text = ast.unparse(node).partition("\n")[0][:70]
     match node:
         case ast.If() | ast.IfExp():
@@ -178,8 +189,9 @@ def mutations() -> list[Mutation]:
     for group, files in PLACES.items():
         for file in files:
             for name, function in functions(ast.parse((ROOT / file).read_text())):
-                for number, (how, _) in enumerate(changes(function)):
-                    found.append(Mutation(group, file, name, function.lineno, function.col_offset, number, how))
+                place = function.lineno, function.col_offset
+                for number, (how, _, span) in enumerate(changes(function)):
+                    found.append(Mutation(group, file, name, *place, number, how, span))
     return found
 
 
@@ -229,6 +241,8 @@ def plant(mutation: Mutation) -> int:
 
 # ---- one mutation ----------------------------------------------------------------------------------------------------
 
+Row = dict[str, Any]  # an outcome as JSON holds it
+
 
 @dataclass
 class Outcome:
@@ -244,6 +258,11 @@ class Outcome:
     change: str = ""
     seconds: float = 0.0
     cpu: float = 0.0
+
+    @property
+    def row(self) -> Row:
+        named = [self.named_operator, self.named_pass, self.named_exactly]
+        return {**vars(self), "mutation": str(self.mutation), "group": self.mutation.group, "named": named}
 
     @property
     def named_operator(self) -> bool:
@@ -287,21 +306,27 @@ def child(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 def reached(graph: Graph) -> set[tuple[str, int]]:
-    """The functions, by file and first line, that compiling ``graph`` calls."""
+    """The lines, by file, that compiling ``graph`` executes."""
     seen: set[tuple[str, int]] = set()
     files = tuple(file for group in PLACES.values() for file in group)
 
-    def watch(frame: Any, event: str, argument: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.endswith(files):
-            file = next(file for file in files if code.co_filename.endswith(file))
-            seen.add((file, code.co_firstlineno))
+    def call(frame: Any, event: str, argument: Any) -> Any:
+        path = frame.f_code.co_filename
+        file = next((file for file in files if path.endswith(file)), None) if path.endswith(files) else None
+        if file is None:
+            return None
 
-    sys.setprofile(watch)
+        def line(frame: Any, event: str, argument: Any) -> Any:
+            seen.add((file, frame.f_lineno))
+            return line
+
+        return line(frame, event, argument)
+
+    sys.settrace(call)
     try:
         _sources(graph)
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
     return seen
 
 
@@ -367,43 +392,46 @@ def _cpu() -> float:
 # ---- many ------------------------------------------------------------------------------------------------------------
 
 
-def run(
-    model: str, path: str, seed: int, each: int, seconds: float, progress: Callable[[Outcome], None]
-) -> list[Outcome]:
-    """Mutations in the order drawn by ``seed`` until ``each`` of them change an output, or ``seconds`` are over."""
+def run(model: str, path: str, seed: int, each: int, seconds: float, lines: Path) -> list[Row]:
+    """Mutations in the order drawn by ``seed`` until ``each`` of them change an output, or ``seconds`` are over. The
+    file ``lines`` gets a line for each; those that it has already, from a run that was cut, are not tried again."""
     graph, dims = mutated_models.graph(path)
     inputs = drawing.draw(graph, dims, 0)
     # What runs a library has threads, which a fork does not have: all that happens in children.
-    calls, clean = child(lambda: (reached(graph), _sources(graph)))
+    executed, clean = child(lambda: (reached(graph), _sources(graph)))
     order = mutations()
     random.Random(seed).shuffle(order)
-    found: list[Outcome] = []
+    rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    if [row["mutation"] for row in rows] != [str(mutation) for mutation in order[: len(rows)]]:
+        raise ValueError(
+            f"{lines}: expected mutations of these sources by this seed; remove it, or name another folder"
+        )
     end = time.monotonic() + seconds
-    for mutation in order:
-        if time.monotonic() > end or sum(o.kind in ("found", "crashed", "hung") for o in found) >= each:
-            break
-        if not any((mutation.file, line) in calls for line in (mutation.line, mutation.line - 1)):
-            outcome = Outcome(mutation, model, "unreached")
-        else:
-            made = child(lambda mutation=mutation: judged(mutation, model, graph, inputs, clean))
-            outcome = made if isinstance(made, Outcome) else Outcome(mutation, model, made)
-        found.append(outcome)
-        progress(outcome)
-    return found
+    with lines.open("a") as written:
+        for mutation in order[len(rows) :]:
+            if time.monotonic() > end or sum(row["kind"] in CHANGED for row in rows) >= each:
+                break
+            first, last = mutation.span
+            if not any((mutation.file, line) in executed for line in range(first, last + 1)):
+                outcome = Outcome(mutation, model, "unreached")
+            else:
+                made = child(lambda mutation=mutation: judged(mutation, model, graph, inputs, clean))
+                outcome = made if isinstance(made, Outcome) else Outcome(mutation, model, made)
+            rows.append(outcome.row)
+            written.write(json.dumps(outcome.row) + "\n")
+            written.flush()
+    return rows
 
 
-def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    outcomes = list(outcomes)
-    counts = Counter(o.kind for o in outcomes)
-    wrong = [o for o in outcomes if o.kind == "found"]
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    wrong = [row for row in rows if row["kind"] == "found"]
     total = max(1, len(wrong))
+    named = [sum(row["named"][k] for row in wrong) for k in range(3)]
     return {
-        "drawn": len(outcomes), **counts,
-        "operator": round(sum(o.named_operator for o in wrong) / total, 3),
-        "pass": round(sum(o.named_pass for o in wrong) / total, 3),
-        "exactly": round(sum(o.named_exactly for o in wrong) / total, 3),
-        "slowest": round(max((o.seconds for o in wrong), default=0.0), 1),
-        "cpu": round(max((o.cpu for o in wrong), default=0.0), 1),
+        "drawn": len(rows), **Counter(row["kind"] for row in rows),
+        **{what: round(count / total, 3) for what, count in zip(("operator", "pass", "exactly"), named, strict=True)},
+        "slowest": round(max((row["seconds"] for row in wrong), default=0.0), 1),
+        "cpu": round(max((row["cpu"] for row in wrong), default=0.0), 1),
     }  # fmt: skip
 
 
@@ -416,19 +444,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, help="a folder for a line of JSON a mutation")
     chosen = parser.parse_args(arguments)
     chosen.output.mkdir(parents=True, exist_ok=True)
+    every: list[Row] = []
     for text in chosen.model:
         name, _, path = text.partition("=")
-        with (chosen.output / f"{name}-{chosen.seed}.jsonl").open("w") as lines:
-
-            def progress(o: Outcome, lines: Any = lines) -> None:
-                kept = {**vars(o), "mutation": str(o.mutation), "group": o.mutation.group,
-                        "named": [o.named_operator, o.named_pass, o.named_exactly]}  # fmt: skip
-                lines.write(json.dumps(kept) + "\n")
-                lines.flush()
-
-            print(
-                name, json.dumps(summary(run(name, path or name, chosen.seed, chosen.each, chosen.seconds, progress)))
-            )
+        lines = chosen.output / f"{name}-{chosen.seed}.jsonl"
+        rows = run(name, path or name, chosen.seed, chosen.each, chosen.seconds, lines)
+        print(name, json.dumps(summary(rows)), flush=True)
+        every += rows
+    print("all", json.dumps(summary(every)))
     return 0
 
 

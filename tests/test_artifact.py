@@ -21,6 +21,7 @@ import torch
 
 import luminal
 from luminal import artifact
+from luminal.core import ir, types
 from luminal.core.data import digest
 from luminal.core.errors import InputError
 from luminal.core.schedule.program.ir import Program
@@ -229,6 +230,37 @@ def test_the_python_module_needs_numpy_alone(module: Module, tmp_path: Path) -> 
     run([sys.executable, "-I", "-S", script, folder, alone, tmp_path / "in.npz", tmp_path / "out.npz"], folder=tmp_path)
     found = np.load(tmp_path / "out.npz")
     compiled_support.assert_same_bits([found[f"arr_{k}"] for k in range(3)], outputs(module))
+
+
+TWO_MODULES = """
+import sys
+
+sys.path[:0] = sys.argv[1:3]
+import numpy as np
+import first
+import second
+
+for module, factor in ((first, 2), (second, 3)):
+    for found in (module.run(np.ones(4, np.float32)), module.Model(threads=1)(np.ones(4, np.float32))):
+        (values,) = found.values()
+        assert (values == factor).all(), (module, values)
+"""
+
+
+@pytest.mark.parametrize("compiler", ["", "-m ziglang c++"], ids=["usual", "ziglang"])
+def test_the_modules_of_two_models_go_into_one_process(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler:
+        pytest.importorskip("ziglang")
+        monkeypatch.setenv("CXX", f"{sys.executable} {compiler}")
+    for name, factor in (("first", 2.0), ("second", 3.0)):
+        x = ir.input_("x", (4,), types.f32)
+        compiled = luminal.compile(ir.Graph(name, (x,), (("y", x * factor),)))
+        assert isinstance(compiled, Module)
+        compiled.export(tmp_path / name)
+    (tmp_path / "use.py").write_text(TWO_MODULES)
+    run([sys.executable, tmp_path / "use.py", tmp_path / "first", tmp_path / "second"], folder=tmp_path)
 
 
 def test_an_export_without_the_python_module_has_none(module: Module, tmp_path: Path) -> None:

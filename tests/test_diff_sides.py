@@ -13,10 +13,13 @@ from typer.testing import CliRunner
 
 import luminal
 from luminal.cli import app
-from luminal.comparison import sides
+from luminal.comparison import foreign, sides
+from luminal.core import ir, ops
 from luminal.core import target as targets
-from luminal.core.errors import InputError, LuminalError
-from tests import emulation
+from luminal.core.errors import InputError, LuminalError, TargetError
+from luminal.core.ir import Graph
+from luminal.core.types import f16, i64
+from luminal.module import Module
 from tests.comparison_models import classifier
 
 DIMS = {"batch": (1, 16)}
@@ -101,10 +104,46 @@ def test_pytorch_and_onnx(tmp_path: Path) -> None:
     assert report.ok and report.reference == "torch" and [t.inputs for t in report.trials] == ["given"]
 
 
-@pytest.mark.skipif(bool(emulation.missing(targets.AARCH64)), reason=emulation.missing(targets.AARCH64) or "-")
-def test_a_library_for_another_architecture(folder: Path) -> None:
-    report = luminal.diff(_at(folder, "right.onnx@interpreter"), "aarch64", dims=DIMS)
-    assert report.ok and "aarch64" in report.reference and "qemu" in report.reference, str(report)
+def _by(target: str) -> str:
+    """What runs code for ``target`` here; empty where nothing does."""
+    try:
+        return foreign.runner(targets.parse(target)).name
+    except TargetError:
+        return ""
+
+
+@pytest.mark.parametrize("target", ["aarch64", "wasm32", "x86-64-windows", "x86-64-musl"])
+def test_a_library_for_another_machine(folder: Path, target: str) -> None:
+    by = _by(target)
+    if not by:
+        with pytest.raises(TargetError, match=f"{target}: expected"):
+            foreign.runner(targets.parse(target))
+        pytest.skip(f"nothing here runs code for {target}")
+    report = luminal.diff(_at(folder, "right.onnx@interpreter"), target, dims=DIMS)
+    assert report.ok and report.reference == f"luminal for {target}, under {by}", str(report)
+
+
+@pytest.mark.parametrize("target", ["wasm32", "x86-64-windows"])
+def test_types_other_than_float32_cross_over(target: str) -> None:
+    """Values lie one behind another in the files that the program reads and writes."""
+    if not _by(target):
+        pytest.skip(f"nothing here runs code for {target}")
+    x, y = ir.input_("x", (3, 2), f16), ir.input_("y", (5,), i64)
+    results = (("sum", x + x), ("less", ir.binary(ops.LESS_THAN, y, y + 1)), ("twice", y + y))
+    graph = Graph("types", (x, y), results)
+    values = {"x": np.arange(6, dtype=np.float16).reshape(3, 2), "y": np.array([0, -1, 2**62 - 1, 7, -(2**61)])}
+    compiled = luminal.compile(graph, target=target)
+    assert isinstance(compiled, Module)
+    found = foreign.Foreign(compiled, graph, targets.parse(target)).run(values)
+    assert [found[name].dtype for name, _ in results] == [np.float16, np.bool_, np.int64]
+    np.testing.assert_array_equal(found["sum"], 2 * values["x"])
+    np.testing.assert_array_equal(found["twice"], 2 * values["y"])
+    assert found["less"].all()
+
+
+def test_nothing_here_runs_what_is_for_a_mac() -> None:
+    with pytest.raises(TargetError, match="expected a machine that runs programs for macOS"):
+        foreign.runner(targets.parse("aarch64-macos"))
 
 
 def test_an_emulated_gpu(folder: Path) -> None:

@@ -6,11 +6,9 @@ installed; those for macOS are read, since nothing here runs them."""
 from __future__ import annotations
 
 import functools
-import http.server
 import json
 import re
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +86,10 @@ def test_a_module_of_webassembly_computes_the_model_in_a_page(folders: Any) -> N
         window.found = Array.from(found.data);
         document.body.dataset.ready = "yes";
     </script>""")
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            with browser.browser() as page:
-                page.open(f"http://127.0.0.1:{server.server_port}/")
-                found = np.array(page.value("window.found"), np.float32)
-        finally:
-            server.shutdown()
+    with browser.served(folder) as address, browser.browser() as page:
+        page.open(address)
+        found = np.array(page.value("window.found"), np.float32)
     assert_right(found.reshape(BATCH, 10))
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None: ...
 
 
 def test_a_module_of_webassembly_asks_its_host_for_little(folders: Any) -> None:
@@ -179,7 +167,9 @@ def test_the_list_says_where_there_is_no_python_module() -> None:
     assert set(rows) == {*targets.ALL, *targets.ABROAD, *targets.GPUS}
     assert rows["avx2-windows"].called_from == rows["aarch64-macos"].called_from == "C, C++"
     assert rows["wasm32"].called_from == "JavaScript" and "Python" in rows["x86-64"].called_from
-    assert "runs here" not in rows["aarch64-macos"].here
+    assert "does not run here: it is for macos" in rows["aarch64-macos"].here
+    if WINE is not None:
+        assert rows["x86-64-windows"].here == "luminal diff runs it under wine"
 
 
 def test_every_system_has_its_targets() -> None:

@@ -2,11 +2,13 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from luminal.codegen import dialect_cpp
+import luminal
+from luminal.codegen import cpp, dialect_cpp
 from luminal.comparison import bisection
 from luminal.comparison.oracle import Oracle
 from luminal.core import ir, ops
@@ -29,7 +31,8 @@ def f(a, b, c):
 
 def test_every_kind_of_change() -> None:
     (function,) = (f for _, f in mutations.functions(ast.parse(SOURCE)))
-    words = [how for how, _ in mutations.changes(function)]
+    words = [how for how, *_ in mutations.changes(function)]
+    assert {span for how, _, span in mutations.changes(function) if "c.write" in how} == {(4, 4)}
     for part in (
         "the condition 'a and b' is True", "the condition 'a and b' is False", "'b' is dropped of 'a and b'",
         "'c.write(a, b)' is skipped", "the last arguments are swapped in 'min(a, b)'", "the condition 'k' is dropped",
@@ -59,7 +62,7 @@ def test_mutations_are_of_every_group_and_the_same_every_time() -> None:
 @pytest.fixture
 def restored() -> Iterator[None]:
     """Puts the code of the functions back in which these tests plant faults."""
-    functions = (arithmetic._reciprocal_of_power_of_two, loops.Split.__call__, dialect_cpp._round)
+    functions = (arithmetic._reciprocal_of_power_of_two, loops.Split.__call__, dialect_cpp._round, cpp.literal)
     kept = [function.__code__ for function in functions]
     yield
     for function, code in zip(functions, kept, strict=True):
@@ -82,6 +85,40 @@ def test_a_planted_rule_is_found_and_named(restored: None) -> None:
     assert values is not None
     before, after = (float(text.rpartition(" ")[2]) for text in values)
     assert after == pytest.approx(16 * before)
+
+
+def test_a_dialect_that_writes_every_nest_wrong_is_not_taken_for_a_transform(restored: None) -> None:
+    """The serial nest is wrong when it is compiled, and another than the scheduled one: no transform is to blame."""
+    planted = _the("codegen/cpp.py", "literal", "the condition 'np.isfinite(value)' is False")
+    x = ir.input_("x", (6, 40), f32)
+    y = ir.binary(ops.MAX, x * 3.0, x + 1.0)
+    graph, inputs = Graph("lines", (x,), (("y", y),)), {"x": np.linspace(-2, 2, 240, dtype=np.float32).reshape(6, 40)}
+    assert mutations.plant(planted) == 1
+    report = luminal.diff(graph, inputs, reference="interpreter", target=mutations.TARGET)
+    assert report.finding is not None and report.finding.stage == "code generation", str(report)
+
+
+def test_a_run_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def judged(mutation: Mutation, *of: object) -> mutations.Outcome:
+        tried.append(str(mutation))
+        return mutations.Outcome(mutation, "cnn", "found", operator="Conv 'conv1'", stage="scheduling", seconds=2.0)
+
+    def reached(graph: Graph) -> set[tuple[str, int]]:
+        return {(mutation.file, mutation.span[0]) for mutation in mutations.mutations()}
+
+    monkeypatch.setattr(mutations, "judged", judged)
+    monkeypatch.setattr(mutations, "child", lambda work: work())
+    monkeypatch.setattr(mutations, "reached", reached)
+    monkeypatch.setattr(mutations, "_sources", lambda graph: "")
+    lines = tmp_path / "cnn-1.jsonl"
+    first = mutations.run("cnn", "cnn", 1, 3, 60.0, lines)
+    both = mutations.run("cnn", "cnn", 1, 5, 60.0, lines)
+    assert len(first) == 3 and both[:3] == first and len(tried) == len(set(tried)) == 5
+    assert mutations.summary(both)["operator"] == 1.0 and mutations.summary(both)["found"] == 5
+    with pytest.raises(ValueError, match="expected mutations of these sources by this seed"):
+        mutations.run("cnn", "cnn", 2, 9, 60.0, lines)
 
 
 def test_methods_of_transforms_are_replaced(restored: None) -> None:

@@ -4,6 +4,7 @@ An editable install hides what a wheel forgets (templates, headers), so this is 
 receive are looked at and run.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+VIEWER = ROOT / "src/luminal/view/built"
 
 # A user's first minute: a small ONNX file compiled, called, and checked against numpy.
 SCRIPT = """
@@ -71,6 +73,8 @@ def copy_of_the_repository(target: Path) -> Path:
         if source.is_symlink() or source.is_file():  # a deletion that is not committed yet is still listed
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target / name, follow_symlinks=False)
+    if VIEWER.is_dir():  # which is built, not committed, and goes into wheels
+        shutil.copytree(VIEWER, target / VIEWER.relative_to(ROOT))
     return target
 
 
@@ -174,6 +178,68 @@ def test_an_installed_wheel_compiles_a_model(environment: Path, tmp_path: Path, 
     env = keep | {"PATH": str(bare), "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
     output = call(environment / "bin/python", "-P", script, cwd=elsewhere, env=env)
     assert Path(output.splitlines()[-1]).is_relative_to(environment.resolve())
+
+
+# Where a system keeps its compilers; whatever lies there is hidden.
+HIDDEN = """
+for f in /usr/bin/*g++* /usr/bin/*gcc* /usr/bin/*clang* /usr/bin/c++ /usr/bin/cc /usr/bin/c89* /usr/bin/c99* \\
+    /usr/bin/as /usr/bin/ld /usr/bin/ld.* /usr/local/bin/*g++* /usr/local/bin/*clang*; do
+    [ -e "$f" ] && mount --bind /dev/null "$f"
+done
+exec "$@"
+"""
+
+PROGRAM = """
+#include <stdio.h>
+#include "tiny.h"
+
+int main(void) {
+    lm_library* library;
+    lm_context* context;
+    float x[3 * 6] = {0}, y[3 * 5];
+    const int64_t in_shape[] = {3, 6}, out_shape[] = {3, 5};
+    const lm_value in = {.data = x, .dtype = LM_FLOAT32, .rank = 2, .shape = in_shape};
+    lm_value out = {.data = y, .dtype = LM_FLOAT32, .rank = 2, .shape = out_shape};
+    if (tiny_open(NULL, &library) != LM_OK) return 1;
+    if (tiny_context_create(library, &context) != LM_OK) return 1;
+    if (tiny_run(context, TINY_ENTRY_MAIN, &in, &out, NULL) != LM_OK) return 1;
+    printf("%.3f\\n", y[14]);
+    tiny_context_destroy(context);
+    return tiny_close(library);
+}
+"""
+
+
+def test_a_newcomer_without_a_system_compiler(environment: Path, tmp_path: Path) -> None:
+    """docs/guide/installing.md: compiled, viewed, profiled, inspected, exported, called from C, by Python and pip."""
+    hiding = ("unshare", "--mount", "--map-root-user", "sh", "-c", HIDDEN, "sh")
+    if find_spec("ziglang") is None:
+        pytest.skip("the `clang` extra is not installed")
+    if shutil.which("unshare") is None or subprocess.run([*hiding, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets no process hide files from itself")
+    home = tmp_path / "home"
+    home.mkdir()
+    python = environment / "bin/python"
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "LUMINAL_JOBS": "2"}
+
+    def run(*command: str | Path) -> str:
+        return call(*hiding, *command, cwd=tmp_path, env=env)
+
+    (tmp_path / "main.c").write_text(PROGRAM)
+    (tmp_path / "model.py").write_text(SCRIPT.split("x = generator")[0])
+    run(python, "model.py")
+    found = json.loads(run(python, "-m", "luminal", "doctor", "--json"))
+    (compiler,) = (row for row in found["findings"] if row["subject"] == "C++ compiler")
+    assert found["healthy"] and "-m ziglang" in compiler["found"]
+    run(python, "-m", "luminal", "compile", "tiny.onnx", "-o", "build")
+    assert "contraction0" in run(python, "-m", "luminal", "profile", "build", "--runs", "3")
+    assert "the model 'tiny'" in run(python, "-m", "luminal", "inspect", "build")
+    if VIEWER.is_dir():
+        run(python, "-m", "luminal", "view", "build", "--no-time", "-o", "page.html")
+        assert "contraction0" in (tmp_path / "page.html").read_text()
+    flags = ("-I", "build", "-L", "build", "-ltiny", f"-Wl,-rpath,{tmp_path / 'build'}", "-o", "main")
+    run(python, "-m", "ziglang", "cc", "-std=c99", "main.c", *flags)
+    assert run("./main") == "0.200\n"  # of equal numbers, softmax makes equal shares
 
 
 def test_an_editable_install_is_a_plain_path() -> None:

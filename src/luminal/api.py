@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes, planning
+from luminal import arguments, artifact, entries, meshes, mixed, planning
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -45,7 +45,7 @@ def compile(
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     target: str | Target = "host",
-    precision: str | None = None,
+    precision: mixed.Choice = None,
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
@@ -86,7 +86,8 @@ def compile(
     library runs on any number, to the same bits.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
-    GPUs ``tf32``, 11 significant bits. They are summed in float32.
+    GPUs ``tf32``, 11 significant bits. They are summed in float32. A mapping of names of source operators says so for
+    each, ``{"*": "bf16", "head": "fp32"}`` (see ``luminal.mixed``); one of ``fp32`` keeps its weights from ``weights``.
     ``algebra`` is ``bounded``: sums of products may be computed in another order than the model spells, or factored,
     where that costs less and does not make the bound of the error larger (see ``luminal.core.algebra``). With
     ``exact`` they are computed as the model spells them, with the manifest of a library, or its folder, in the forms
@@ -128,9 +129,9 @@ def compile(
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     same: dict[str, Any] = {
-        "target": chosen, "weights": weights, "winograd": winograd, "activations": activations, "dims": dims,
-        "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed, "search": search,
-        "mesh": mesh, "shard": shard, "link": link, "memory": memory,
+        "target": chosen, "precision": precision, "weights": weights, "winograd": winograd, "activations": activations,
+        "dims": dims, "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed,
+        "search": search, "mesh": mesh, "shard": shard, "link": link, "memory": memory,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -138,7 +139,7 @@ def compile(
     try:
         with stages("import"):
             found = _entries(model, inputs, dims, constants, name)
-            graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
+            graphs = {entry: _seeded(graph, seed) for entry, graph in mixed.applied(found, precision).items()}
     except LuminalError as error:
         if not error.deciding or isinstance(model, Mapping):
             raise
@@ -170,7 +171,7 @@ def compile(
 
 def options(
     target: str | Target = "host",
-    precision: str | None = None,
+    precision: mixed.Choice = None,
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
@@ -227,7 +228,7 @@ def tune(
     *,
     budget: float,
     target: str | Target = "host",
-    precision: str | None = None,
+    precision: mixed.Choice = None,
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
@@ -269,7 +270,7 @@ def tune(
 
     def imported() -> dict[str, Graph]:
         with stages("import"):
-            return _entries(model, inputs, dims, constants, None)
+            return mixed.applied(_entries(model, inputs, dims, constants, None), precision)
 
     if workers is None:
         here = chosen(target)
@@ -295,7 +296,7 @@ def plan(
     node: str | None = None,
     measured: float | None = None,
     target: str | Target = "host",
-    precision: str | None = None,
+    precision: mixed.Choice = None,
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     dims: Dims | None = None,
@@ -322,7 +323,7 @@ def plan(
     stages, mesh, joined = Stages(progress), meshes.parse(mesh), meshes.parse_link(link)
     rates = None if node is None else planning.parse_node(node)
     with stages("import"):
-        graphs = _entries(model, inputs, dims, constants, None)
+        graphs = mixed.applied(_entries(model, inputs, dims, constants, None), precision)
     graphs = _approximated(graphs, choices, chosen, stages)
     with stages("divide"):
         first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from luminal import mixed
 from luminal.core import target as targets
 from luminal.core.errors import InputError
 from luminal.core.schedule.program import recompute
@@ -19,12 +20,14 @@ from luminal.runtime import loader
 MAX_THREADS = 1023  # of a library's pool: runtime/include/luminal/pool.hpp
 
 
-def target(name: str | Target, precision: str | None, threads: int, algebra: str | None) -> Target:
-    """The target of that name. ``algebra`` is ``bounded``, ``exact``, or the manifest of a library, or its folder: then
-    the forms that were found for that library are taken, without a search. Raises InputError and TargetError as
-    ``luminal.core.target.parse``, and InputError where there is no such manifest."""
+def target(name: str | Target, precision: mixed.Choice, threads: int, algebra: str | None) -> Target:
+    """The target of that name, with the lowest ``precision`` that operators are to have. ``algebra`` is ``bounded``,
+    ``exact``, or the manifest of a library, or its folder: then the forms that were found for that library are taken,
+    without a search. Raises InputError and TargetError as ``luminal.core.target.parse``, and InputError where there is
+    no such manifest."""
+    lowest = mixed.lowest(precision)
     if algebra is None or algebra in targets.ALGEBRA:
-        return targets.parse(name, precision, threads, algebra)
+        return targets.parse(name, lowest, threads, algebra)
     path = Path(algebra) / loader.MANIFEST if Path(algebra).is_dir() else Path(algebra)
     try:
         noted = loader.read_manifest(path)["approximations"]
@@ -34,7 +37,7 @@ def target(name: str | Target, precision: str | None, threads: int, algebra: str
             f"algebra: expected {', '.join(targets.ALGEBRA)}, or the {loader.MANIFEST} of a library, "
             f"found {algebra!r}: {error}"
         ) from error
-    return replace(targets.parse(name, precision, threads, targets.BOUNDED), forms=forms)
+    return replace(targets.parse(name, lowest, threads, targets.BOUNDED), forms=forms)
 
 
 def threads(given: Any) -> int:

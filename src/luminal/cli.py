@@ -289,6 +289,9 @@ def diff(
     ] = None,
     save: Annotated[Path | None, typer.Option(help="the folder for a reproducer of a mismatch")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report as a page of HTML")] = None,
+    by_operator: Annotated[
+        bool, typer.Option("--mixed", help="say which operators lose most in --precision or --weights")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
     threads: Threads = 0,
 ) -> None:
@@ -306,6 +309,7 @@ def diff(
             seed=seed,
             tolerance=tolerance,
             save=save,
+            mixed=by_operator,
             progress=display.report,
         )
     if html is not None:
@@ -339,7 +343,9 @@ def bench(
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
-        module, values, at = subject.drawn(model, size, chosen, weights, winograd, dims, constants, threads, display)
+        module, values, at = subject.drawn(
+            model, size, chosen, weights, winograd, dims, constants, threads, display, precision
+        )
         title = f"{model.name}{at}, {runs} runs"
         if kernels:
             found = profiled.measure(
@@ -395,7 +401,7 @@ def profile(
             targets.check_supported(chosen)
             dims, constants = options.dims(dim), options.arrays(constant, "--constant")
             module, values, at = subject.drawn(
-                model, size, chosen, weights, winograd, dims, constants, threads, display
+                model, size, chosen, weights, winograd, dims, constants, threads, display, precision
             )
             values |= given
         try:

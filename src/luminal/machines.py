@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from luminal.codegen import platform as platforms
+from luminal.comparison import foreign
 from luminal.core import target as targets
+from luminal.core.errors import TargetError
 from luminal.core.target import Target
 
 
@@ -28,9 +31,18 @@ class Machine:
 def machines() -> Iterator[Machine]:
     """All targets."""
     for target in (targets.ALL | targets.ABROAD | targets.GPUS).values():
-        obstacle = targets.obstacle(target)
-        here = f"does not run here: {obstacle}" if obstacle else "runs here"
-        yield Machine(target.name, platforms.ALL[target.system].name, target.architecture, called_from(target), here)
+        system = platforms.ALL[target.system].name
+        yield Machine(target.name, system, target.architecture, called_from(target), _here(target))
+
+
+def _here(target: Target) -> str:
+    obstacle = targets.obstacle(target)
+    if not obstacle:
+        return "runs here"
+    if foreign.needed(target):
+        with suppress(TargetError):
+            return f"luminal diff runs it under {foreign.runner(target).name}"
+    return f"does not run here: {obstacle}"
 
 
 def called_from(target: Target) -> str:

@@ -14,10 +14,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from luminal import arguments, emitted
+from luminal import arguments, emitted, mixed
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
+from luminal.core.errors import InputError
 from luminal.core.schedule.numeric import activations as activations_
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.program import recompute
@@ -28,7 +29,8 @@ TARGETS = (
     f"GPU: {', '.join(targets.GPUS)}; luminal targets lists them"
 )
 PRECISIONS = (
-    f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
+    f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; "
+    "or by operator, *=bf16,NAME=fp32; default: fp32, nothing"
 )
 ALGEBRA = (
     "bounded: sums of products in the order that costs least, while the bound of the error does not grow; exact: as "
@@ -64,7 +66,18 @@ def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
     return check
 
 
-precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
+def precision(given: str | None) -> str | None:
+    """One of the precisions, or those of operators by name."""
+    if given is None or "=" not in given:
+        return _one_of(precisions.ALL)(given)
+    try:
+        mixed.parse(given)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from error
+    return given
+
+
+search, weights = _one_of(SEARCHES), _one_of(quantise.ALL)
 emit, activations = _one_of(emitted.FORMS), _one_of(activations_.ALL)
 
 

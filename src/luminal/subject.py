@@ -25,6 +25,7 @@ from luminal.view.page import page as page_of
 def drawn(
     model: Path, size: list[str] | None, target: targets.Target, weights: str | None, winograd: float | None,
     dims: dict[str, tuple[int, ...]], constants: dict[str, NDArray[Any]], threads: int, display: Display,
+    precision: str | None = None,
 ) -> tuple[Module, dict[str, NDArray[Any]], str]:  # fmt: skip
     """A model compiled, inputs of the sizes that are asked for, and these sizes in words."""
     display.report("import", 0.0)
@@ -44,8 +45,9 @@ def drawn(
                 f"--dim {d.name}=LOW:HIGH sets others"
             )
     module = luminal.compile(
-        graph, target=target, weights=weights, winograd=winograd, threads=threads, progress=display.report
-    )
+        graph, target=target, precision=precision, weights=weights, winograd=winograd, threads=threads,
+        progress=display.report,
+    )  # fmt: skip
     assert isinstance(module, Module)
     at = ", ".join(f"{name}={value}" for name, value in sizes.items())
     return module, drawing.draw(graph, sizes), f" at {at}" if at else ""
@@ -79,7 +81,9 @@ def page(
     else:
         target = arguments.target(choices["target"], choices["precision"], 0, choices["algebra"])
         weights, winograd, dims, constants = (choices[key] for key in ("weights", "winograd", "dims", "constants"))
-        module, values, _ = drawn(model, size, target, weights, winograd, dims, constants, threads, display)
+        module, values, _ = drawn(
+            model, size, target, weights, winograd, dims, constants, threads, display, choices["precision"]
+        )
         values |= given
         time = time and targets.supported(target)
     profile = None

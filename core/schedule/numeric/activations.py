@@ -49,7 +49,7 @@ def rounded(graph: Graph, to: str) -> Graph:
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         new = traverse.rebuild(node, operands) if operands else node
-        product = _product(new, to)
+        product = None if graph.keeps(node) else _product(new, to)
         if product is None:
             return new
         noted.append(Approximation("activations", to, origins.get(node, ())))

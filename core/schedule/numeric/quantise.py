@@ -16,7 +16,7 @@ of words that the last contraction multiplies with, read these numbers too, so t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -86,8 +86,8 @@ def parse(name: str | None) -> Scheme | None:
 
 
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
-    """``graph`` with the weights of its contractions, and what is looked up in them, rounded by ``scheme``; each reader
-    is noted in ``approximations``. Names and origins stay."""
+    """``graph`` with the weights of its contractions, and what is looked up in them, rounded by ``scheme``, but for
+    those of operators that it keeps ``exact``; each reader is noted in ``approximations``. Names and origins stay."""
     (result,) = together([graph], scheme)
     return result
 
@@ -96,7 +96,7 @@ def together(graphs: Sequence[Graph], scheme: Scheme) -> list[Graph]:
     """The ``graphs`` of one library, each ``quantised``: what one of them looks up in is rounded if a contraction of
     any of them reads it, so that they share it."""
     known: Rounded = {}
-    rewriters = [_Rewriter(scheme, dict(graph.names), dict(graph.origins), known) for graph in graphs]
+    rewriters = [_Rewriter(scheme, dict(graph.names), dict(graph.origins), known, graph.keeps) for graph in graphs]
     both = list(zip(graphs, rewriters, strict=True))
     every = [remade(graph.roots, rewriter.origins, rewriter.made) for graph, rewriter in both]
     return [
@@ -119,11 +119,14 @@ Rounded: TypeAlias = dict[tuple[Node, int], _Matrix | None]  # by the matrix and
 
 
 class _Rewriter:
-    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins, known: Rounded) -> None:
+    def __init__(
+        self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins, known: Rounded, keeps: Callable[[Node], bool]
+    ) -> None:
         self.scheme = scheme
         self.names = names
         self.origins = origins
         self.known = known
+        self.keeps = keeps
         self.approximations: list[Approximation] = []
 
     def result(self, graph: Graph, roots: Sequence[Node]) -> Graph:
@@ -134,7 +137,7 @@ class _Rewriter:
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``, with its weight rounded if it is a contraction with such a weight."""
         new = traverse.rebuild(node, operands) if operands else node
-        rounded = self._contraction(new)
+        rounded = None if self.keeps(node) else self._contraction(new)
         if rounded is not None:
             self._note(node)
         return rounded or new

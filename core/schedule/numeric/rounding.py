@@ -7,7 +7,7 @@ product rounds them, the graph says what that instruction computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.costs import COSTS, Memory
-from luminal.core.ir import Node
+from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
 from luminal.core.rewrite import remade
@@ -28,10 +28,21 @@ from luminal.core.types import DType, bf16, f32, u32
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 
-def is_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
-    """Whether the operands of ``node`` are rounded: it is a float32 contraction, or, if operands are stored rounded,
-    another float32 sum with constant weights, such as a depthwise convolution."""
-    return node.dtype == f32 and (node in contractions or (precision.stored is not None and _weights(node) is not None))
+def exact(graph: Graph) -> frozenset[Node]:
+    """The nodes of ``graph`` whose operands are not rounded because the user keeps those of their operators."""
+    return frozenset(filter(graph.keeps, graph.origins)) if graph.exact else frozenset()
+
+
+def is_rounded(
+    node: Node, contractions: Contractions, precision: Precision, exact: Collection[Node] = frozenset()
+) -> bool:
+    """Whether the operands of ``node`` are rounded: it is none of those ``exact``, and a float32 contraction, or, if
+    operands are stored rounded, another float32 sum with constant weights, such as a depthwise convolution."""
+    return (
+        node.dtype == f32
+        and node not in exact
+        and (node in contractions or (precision.stored is not None and _weights(node) is not None))
+    )
 
 
 def _weights(node: Node) -> Operand | None:
@@ -45,11 +56,13 @@ def _weights(node: Node) -> Operand | None:
     return constants[0] if len(constants) == 1 and reduced and reduced <= constants[0].variables else None
 
 
-def holds_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
+def holds_rounded(
+    node: Node, contractions: Contractions, precision: Precision, exact: Collection[Node] = frozenset()
+) -> bool:
     """Whether ``node`` is a sum with rounded operands (``is_rounded``), or a loop or branch that contains one."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
     inside = traverse.everything(root for body in bodies for root in body)
-    return any(is_rounded(one, contractions, precision) for one in (node, *inside))
+    return any(is_rounded(one, contractions, precision, exact) for one in (node, *inside))
 
 
 def rounded(whole: Contracted, precision: Precision, wide: bool = False, memory: Memory = COSTS.memory) -> Contracted:
@@ -58,49 +71,63 @@ def rounded(whole: Contracted, precision: Precision, wide: bool = False, memory:
     If ``wide``, values computed at run time are rounded but stored in float32. That is for CPUs that multiply nothing
     narrower, which would widen an element again for every row or column that it is multiplied with. Weights are narrow
     all the same, since they are read from memory, a vector at a time. ``memory`` says which stay narrower than that.
+    Operators that the graph keeps ``exact`` read what is not rounded, of values that others read rounded, too.
     """
-    contractions = whole.contractions
+    contractions, kept = whole.contractions, exact(whole.graph)
     origins: ir.Origins = dict(whole.graph.origins)
     carried: dict[Node, Contraction] = {}
 
     def region(roots: tuple[Node, ...]) -> tuple[Node, ...]:
-        stored = stored_rounded(roots, contractions, precision)
+        stored = stored_rounded(roots, contractions, precision, kept)
         if not wide:
-            stored |= _below_maxima(roots, stored)
-        exact: dict[Node, Node] = {}  # the unrounded value of nodes that became rounded ones
+            sums = [n for n in traverse.topological(roots) if n in kept and is_rounded(n, contractions, precision)]
+            stored |= _below_maxima((*roots, *(x for n in sums for x in n.inputs[0].inputs)), stored)
+        unrounded: dict[Node, Node] = {}  # the value of nodes that became rounded ones
         became: dict[Node, Node] = {}
 
+        def before(node: Node) -> Node:
+            return unrounded.get(node, became[node])
+
         def made(node: Node, operands: Sequence[Node]) -> Node:
-            unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
-            found = contractions[node].moved(became.__getitem__) if node in contractions else None
-            if found is not None and node.dtype == f32:
+            given = [unrounded.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
+            keeps = node in kept and is_rounded(node, contractions, precision)
+            found = contractions[node].moved(before if keeps else became.__getitem__) if node in contractions else None
+            if found is not None and keeps:
+                new = found.node()
+            elif keeps:
+                product = node.inputs[0]
+                new = traverse.rebuild(node, [traverse.rebuild(product, list(map(before, product.inputs)))])
+            elif found is not None and node.dtype == f32:
                 found = _of_rounded(found, precision, wide, memory)
                 new = found.node()
             elif is_rounded(node, contractions, precision):
-                new = traverse.rebuild(node, [_weighed(node, unrounded[0], precision, wide)])
+                new = traverse.rebuild(node, [_weighed(node, given[0], precision, wide)])
             else:
                 new = traverse.rebuild(node, operands)
             if found is not None:
                 carried[new] = found
             if node.op is ops.VIEW:
-                exact[node] = traverse.rebuild(node, unrounded)
+                unrounded[node] = traverse.rebuild(node, given)
             elif node in stored:
-                exact[node] = new
+                unrounded[node] = new
                 return _operand(new, precision, wide)
             return new
 
         results = remade(roots, origins, made, region, became)
-        return tuple(exact.get(root, now) for root, now in zip(roots, results, strict=True))
+        return tuple(unrounded.get(root, now) for root, now in zip(roots, results, strict=True))
 
     return Contracted(whole.graph.computing(region(whole.graph.roots), origins=origins), carried)
 
 
-def stored_rounded(roots: Iterable[Node], contractions: Contractions, precision: Precision) -> set[Node]:
+def stored_rounded(
+    roots: Iterable[Node], contractions: Contractions, precision: Precision, exact: Collection[Node] = frozenset()
+) -> set[Node]:
     """The values that are stored rounded because a sum of products reads them. Other readers read the rounded value,
     too, which saves a copy. Inputs, and carries of loops and states, are excluded: they lie in memory unrounded."""
     if precision.stored is None:
         return set()
-    products = [node.inputs[0] for node in traverse.topological(roots) if is_rounded(node, contractions, precision)]
+    order = traverse.topological(roots)
+    products = [node.inputs[0] for node in order if is_rounded(node, contractions, precision, exact)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
     return set(filter(_may_be_rounded, values))
 

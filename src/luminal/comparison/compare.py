@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
-from luminal.comparison import again, locate, pairs, sides
+from luminal import mixed as by_operator
+from luminal.comparison import again, locate, losses, pairs, sides
 from luminal.comparison import inputs as drawing
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Interpreter
@@ -37,7 +39,7 @@ def diff(
     *,
     reference: str = "auto",
     target: str | Target = "host",
-    precision: str | None = None,
+    precision: by_operator.Choice = None,
     algebra: str | None = None,
     weights: str | None = None,
     winograd: float | None = None,
@@ -48,6 +50,7 @@ def diff(
     tolerance: float | None = None,
     threads: int = 0,
     save: str | Path | None = None,
+    mixed: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Compile ``model`` and compare what the library computes with a reference and with float64.
@@ -68,6 +71,9 @@ def diff(
 
     Where an output disagrees, the report names the first source operator that diverges and the stage that introduced
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
+
+    With ``mixed``, the report also says which operators lose most by the ``precision`` or the ``weights`` that are
+    chosen, and what it costs and gains to keep them (``losses.Mixed``); ``precision`` by operator then does so.
 
     A GPU that this machine has not is emulated, and the report says so; likewise of a ``precision`` that was chosen,
     whose roundings of operands are allowed for, and of ``weights`` that are rounded: what the graph with the rounded
@@ -91,11 +97,13 @@ def diff(
     if (scheme, budget, rounding) != (None, None, None):
         approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen, activations=rounding)
     arguments.check_tolerance(tolerance)
+    if mixed:
+        losses.check(chosen.precision, scheme)
     if against is not None or sides.is_folder(model) or sides.has_name(model):
-        if approximate is not None or reference != "auto":
+        if approximate is not None or reference != "auto" or mixed or "=" in (by_operator.text(precision) or ""):
             raise InputError(
-                "weights, winograd, activations, reference: not of two sides; export with these options, and compare "
-                "the folder"
+                "weights, winograd, activations, reference, mixed, precision by operator: not of two sides; export "
+                "with these options, and compare the folder"
             )
         return pairs.between(
             model, against, inputs, dims=dims, constants=constants, target=chosen, seed=seed, tolerance=tolerance,
@@ -107,6 +115,7 @@ def diff(
     stages = Stages(progress)
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
+        source = replace(source, graph=by_operator.applied({"main": source.graph}, precision)["main"])
     graph = source.graph
     module = api.compile(
         graph, target=chosen, weights=weights, winograd=winograd, activations=activations, threads=threads,
@@ -115,9 +124,11 @@ def diff(
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
+    first: dict[str, NDArray[Any]] = {}
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
             trial = _trial(made, values, module, source, tolerance, chosen, approximate)
+        first = first or values
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -133,12 +144,13 @@ def diff(
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
-            choices = {"precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
-                       "activations": activations, "tolerance": tolerance}  # fmt: skip
+            choices = {"precision": by_operator.text(precision), "algebra": algebra, "weights": weights,
+                       "winograd": winograd, "activations": activations, "tolerance": tolerance}  # fmt: skip
             if not constants and finding.folder is not None:  # constants would have to be given as files
                 finding = _reproduced(finding, source, failed[0], target, choices, threads)
     name = target if isinstance(target, str) else target.name
-    chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
+    named = by_operator.text(precision) or ""
+    chosen_precision = [named] if "=" in named else [] if chosen.precision == FP32 else [chosen.precision.name]
     called = ", ".join(
         [
             name,
@@ -150,7 +162,11 @@ def diff(
             *(["emulated"] if emulate else []),
         ]
     )
-    return Report(graph.name, source.reference.name, called, tuple(trials), finding)
+    lost = None
+    if mixed:
+        with stages("operators"):
+            lost = losses.measured(graph, first, chosen.precision, scheme, partial(stages.advance, "operators"))
+    return Report(graph.name, source.reference.name, called, tuple(trials), finding, lost)
 
 
 def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
@@ -187,6 +203,7 @@ def _agrees(
 ) -> bool:
     """Whether luminal agrees with the framework on a model and inputs, without a search."""
     source = open_source(path, inputs)
+    source = replace(source, graph=by_operator.applied({"main": source.graph}, choices["precision"])["main"])
     chosen = arguments.target(target, choices["precision"], threads, choices["algebra"])
     scheme, budget = quantise.parse(choices["weights"]), filtering.parse(choices["winograd"], chosen)
     rounding = rounded.parse(choices["activations"])

@@ -85,11 +85,15 @@ def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culpri
         for place, k in enumerate(order):
             kernel, launch, serial = program.kernels[k], launches[k], nests[k][0][1]
             right, scheduled = found[2 * place : 2 * place + 2]
-            if isinstance(right, Mapping) and _fault(serial, right, scheduled):
-                return _by_transform(runs, kernel, launch, nests[k], right)
-            wrong = None if scheduled is None else _by_interpreter(runs, kernel, launch, serial, scheduled)
+            by_transform = isinstance(right, Mapping) and _fault(serial, right, scheduled) is not None
+            # What the compiled serial nest computes is no measure of transforms where that is wrong already.
+            held = right if by_transform else scheduled
+            wrong = None if held is None else _by_interpreter(runs, kernel, launch, serial, held)
             if wrong is not None:
                 return Culprit(kernel, launch, None, 0, 0, *wrong)
+            if by_transform:
+                assert isinstance(right, Mapping)
+                return _by_transform(runs, kernel, launch, nests[k], right)
     return None
 
 

@@ -429,6 +429,6 @@ def _cut(oracle: Oracle, operators: Sequence[_Operator]) -> tuple[Graph, Arrays]
             built[node] = traverse.rebuild(node, [built[operand] for operand in node.inputs])
             origins[built[node]] = (*origins.get(built[node], ()), operator.origin)
         outputs.append((f"value_{number}", built[operator.result]))
-    part = Graph(f"{graph.name}_part", tuple(inputs.values()), tuple(outputs), graph.dims, origins)
+    part = Graph(f"{graph.name}_part", tuple(inputs.values()), tuple(outputs), graph.dims, origins, exact=graph.exact)
     kept = interp.run(graph, oracle.inputs, keep=inputs).kept
     return part, {new.attr.name: kept[old] for old, new in inputs.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,11 @@ class Distance:
     cosine: float
     scale: float
     misplaced: int
+
+
+def finite(value: float) -> float | str:
+    """A number as JSON can hold it: infinities and NaN are texts."""
+    return value if math.isfinite(value) else str(value)
 
 
 NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # the distance of arrays that cannot be compared
@@ -151,8 +156,14 @@ class Rounding:
     limit: float
 
 
-def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precision = FP32) -> dict[Node, Rounding]:
-    """The rounding of every node that ``roots`` depend on, where contractions round operands to ``precision``.
+def rounding(
+    roots: Iterable[Node],
+    dims: Mapping[str, int],
+    precision: Precision = FP32,
+    exact: Collection[Node] = frozenset(),
+) -> dict[Node, Rounding]:
+    """The rounding of every node that ``roots`` depend on, where contractions but those ``exact`` round operands to
+    ``precision``.
 
     Roundings are independent, so their variances add along a path: an elementwise primitive in floating point adds
     ``u**2``, with ``u`` half the distance from 1 to the next value of its type, and a sum of K terms ``K * u**2`` (its
@@ -163,12 +174,12 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     """
     roots = tuple(roots)
     found = contractions(roots) if precision.unit else {}
-    stored = stored_rounded(roots, found, precision)
+    stored = stored_rounded(roots, found, precision, exact)
     variance: dict[Node, float] = {}
     coarsest: dict[Node, float] = {}
     for node in traverse.topological(roots):
         unit, count = _unit(node.dtype), _roundings(node, dims)
-        operand = precision.unit if precision.unit and holds_rounded(node, found, precision) else 0.0
+        operand = precision.unit if precision.unit and holds_rounded(node, found, precision, exact) else 0.0
         kept = precision.unit if node in stored else 0.0
         own = count * (unit**2 + 2 * operand**2) + kept**2
         variance[node] = own + max((variance[o] for o in node.inputs), default=0.0)

@@ -16,6 +16,7 @@ from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
 from luminal.core.schedule.contraction.contracted import Contracted
+from luminal.core.schedule.numeric.rounding import exact as exact_nodes
 from luminal.core.schedule.numeric.rounding import rounded
 
 _Values = dict[Node, NDArray[Any]]
@@ -114,7 +115,8 @@ class Oracle:
         self._reference = _Side(rounding(graph.results, self.dims))
         self._own = self._reference
         if precision.unit or approximate is not None:
-            self._own = _Side(rounding(graph.results, self.dims, precision), self._as_compiled)
+            kept = exact_nodes(graph)
+            self._own = _Side(rounding(graph.results, self.dims, precision, kept), self._as_compiled)
 
     def compute(self, nodes: Collection[Node]) -> None:
         """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from luminal import notebook
 from luminal.comparison import page
-from luminal.comparison.measure import Distance
+from luminal.comparison.losses import Mixed
+from luminal.comparison.measure import Distance, finite
 from luminal.comparison.oracle import Allowed
 from luminal.core.origins import Origin
 
@@ -107,13 +108,15 @@ class Finding:
 @dataclass(frozen=True)
 class Report:
     """The result of ``luminal.diff``; ``print`` shows a table. ``ok`` says whether every output of every trial
-    agrees as far as the inputs decide; ``undecided`` what they do not."""
+    agrees as far as the inputs decide; ``undecided`` what they do not. ``mixed`` says which operators lose most in the
+    precision or the weights that were chosen, where that was asked for."""
 
     model: str
     reference: str
     target: str
     trials: tuple[Trial, ...]
     finding: Finding | None = None
+    mixed: Mixed | None = None
 
     @property
     def ok(self) -> bool:
@@ -137,11 +140,12 @@ class Report:
         verdict = "differs" if not self.ok else "undecided" if self.undecided else "agrees"
         rows = [
             {"inputs": trial.inputs, "dims": dict(trial.dims), "output": row.output, "tensor": row.tensor,
-             "problem": row.problem, "undecided": row.undecided, "allowed": _json(row.allowed.apart.most),
+             "problem": row.problem, "undecided": row.undecided, "allowed": finite(row.allowed.apart.most),
              **{name: _measures(getattr(row, name)) for name in ("distance", "exact", "reference")}}
             for trial in self.trials for row in trial.rows
         ]  # fmt: skip
         return {
+            "mixed": None if self.mixed is None else self.mixed.as_json(),
             "model": self.model, "first": self.target, "second": self.reference, "verdict": verdict, "outputs": rows,
             "finding": None if found is None else {
                 "operator": None if found.origin is None else str(found.origin), "stage": found.stage,
@@ -160,7 +164,8 @@ class Report:
         return notebook.html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict())
+        lost = [] if self.mixed is None else [self.mixed.table(), Text(self.mixed.advice)]
+        yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict(), *lost)
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=120, force_terminal=False)
@@ -224,12 +229,8 @@ class Report:
         return lines
 
 
-def _json(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
 def _measures(found: Distance) -> dict[str, float | str]:
-    return {name: _json(value) for name, value in asdict(found).items()}
+    return {name: finite(value) for name, value in asdict(found).items()}
 
 
 def _number(value: float) -> str:

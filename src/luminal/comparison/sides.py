@@ -26,7 +26,7 @@ from luminal.module import Module, load
 from luminal.runtime.loader import MANIFEST
 
 FRAMEWORKS = ("onnxruntime", "torch", "interpreter")
-NAMES = ("luminal", *FRAMEWORKS, "host", *targets.ALL, *targets.GPUS)
+NAMES = ("luminal", *FRAMEWORKS, "host", *targets.ALL, *targets.ABROAD, *targets.GPUS)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def opened(side: Side, options: Mapping[str, Any], usual: str, target: Target, t
         return Opened(source.reference, source)
     chosen = target if by == "luminal" else targets.parse(by, target.precision.name if by == "host" else None)
     emulate = targets.needs_emulation(chosen)
-    abroad = chosen.grid is None and chosen.architecture != targets.architecture()
+    abroad = foreign.needed(chosen)
     if abroad:
         foreign.check(chosen, source.graph)
     elif not emulate:
