@@ -1,10 +1,11 @@
 """Which way each node is computed, at the least cost over the whole graph.
 
 Nodes are variables, their modes are values, and operands are edges with the cost of bringing them where they are
-needed: a partitioned Boolean quadratic problem (Scholz and Eckstein, 2002). Variables are eliminated exactly, as a
-dynamic programme does, those first that leave the smallest table of their neighbours (bucket elimination: Dechter,
-1999); residual networks fold up so to the last node. Where the smallest table is too large, the variable with most
-neighbours takes its locally cheapest value.
+needed: a partitioned Boolean quadratic problem (Scholz and Eckstein, 2002). First, values are left out than which
+another one is better whatever the neighbours do (dead-end elimination: Goldstein, 1994). Then variables are eliminated
+exactly, as a dynamic programme does, those first that leave the smallest table of their neighbours (bucket elimination:
+Dechter, 1999); residual networks fold up so to the last node. Where the smallest table is too large, the variable with
+most neighbours takes its locally cheapest value.
 """
 
 from __future__ import annotations
@@ -62,8 +63,11 @@ class Problem:
 
     def solve(self) -> list[int]:
         """The value of each variable."""
+        kept = self._prune()
         steps: list[tuple[int, tuple[int, ...], Array]] = []  # a variable, others, and its value by theirs
-        left = set(range(len(self.costs)))
+        left = {number for number, costs in enumerate(self.costs) if len(costs) > 1}
+        for number in sorted(set(range(len(self.costs))) - left):
+            self._settle(number, steps)
         waiting = [(self._entries(number), number) for number in left]
         heapq.heapify(waiting)
         while left:
@@ -82,7 +86,46 @@ class Problem:
         values = [0] * len(self.costs)
         for number, others_, best in reversed(steps):
             values[number] = int(best[tuple(values[other] for other in others_)])
-        return values
+        return [kept[number][value] for number, value in enumerate(values)]
+
+    def _prune(self) -> list[list[int]]:
+        """Leaves out values that no cheapest solution needs; of each variable those that are left."""
+        kept = [list(range(len(costs))) for costs in self.costs]
+        waiting = dict.fromkeys(range(len(kept)))
+        while waiting:
+            number = next(iter(waiting))
+            del waiting[number]
+            left = self._needed(number)
+            if len(left) == len(kept[number]):
+                continue
+            kept[number] = [kept[number][value] for value in left]
+            self.costs[number] = self.costs[number][left]
+            for key in self.of[number]:
+                table = self.tables[key]
+                self.tables[key] = _Table(table.over, table.costs.take(left, table.over.index(number)))
+            waiting |= dict.fromkeys(self._others(number))
+        return kept
+
+    def _needed(self, number: int) -> list[int]:
+        """The values of a variable, which has tables with one other each, without those than which another is better,
+        or as good and before it."""
+        costs = self.costs[number]
+        if len(costs) == 1:
+            return [0]
+        more = costs[:, None] - costs[None, :]  # what one value instead of another costs more, at worst
+        by_other: dict[int, Array] = {}
+        for key in self.of[number]:
+            table = self.tables[key]
+            (other,) = set(table.over) - {number}
+            matrix = table.along((number, other))
+            by_other[other] = by_other[other] + matrix if other in by_other else matrix
+        for matrix in by_other.values():
+            more = more + (matrix[:, None, :] - matrix[None, :, :]).max(axis=2)
+        left = list(range(len(costs)))
+        for value in reversed(range(len(costs))):
+            if any(other != value and more[other, value] <= 0 for other in left):
+                left.remove(value)
+        return left
 
     def _put(self, table: _Table) -> None:
         for number in table.over:
