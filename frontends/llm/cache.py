@@ -3,8 +3,8 @@
 Each layer has rows for each of several sequences (its slots), head by head, so that the ranks of a mesh may have heads
 of their own. A row has the key and the value of one position; a layer with a window uses its rows as a ring. Keys lie
 with the rows innermost, as products of queries and keys read them, values with their features innermost. What is at
-the end of a head holds what nobody reads: results of slots that a call leaves alone are written there. Rounded to 8 bits, a row of a head has a scale beside it, by which attention
-multiplies what products with the integers give.
+the end of a head holds what nobody reads: results of slots that a call leaves alone are written there. Rounded to 8
+bits, a row of a head has a scale beside it, by which attention multiplies what products with the integers give.
 
 Calls read the rows of a cache only as far as they are filled, in blocks: how many is a size of the call.
 """
