@@ -1,7 +1,7 @@
 """Models divided among the ranks of a mesh: the plan, the graphs of ranks in lock step, and programs."""
 
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,8 +12,9 @@ from luminal import api, meshes
 from luminal.core import derivative, exchange, interp, ir, ops, traverse
 from luminal.core.differentiate import differentiated
 from luminal.core.errors import InputError, UnsupportedError
-from luminal.core.mesh import traffic
+from luminal.core.mesh import choose, divide, traffic
 from luminal.core.mesh.choose import Problem
+from luminal.core.mesh.cost import Link, Rates
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.program import interpreter
 from luminal.core.schedule.program.ir import Exchange, Wait
@@ -176,12 +177,16 @@ def test_an_exchange_begins_early_and_is_waited_for_late() -> None:
     assert isinstance(program.entries[0].steps[begun], Exchange) and isinstance(program.entries[0].steps[waited], Wait)
 
 
-def test_the_cheapest_values_of_a_problem() -> None:
-    """Against all assignments, on a graph that eliminations of one and two neighbours solve."""
+LOOP = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (3, 5)]
+
+
+@pytest.mark.parametrize("pairs", [LOOP, list(combinations(range(6), 2))])
+def test_the_cheapest_values_of_a_problem(pairs: list[tuple[int, int]]) -> None:
+    """Against all assignments, of a graph of loops and of one in which each has all others as neighbours."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         costs = [rng.random(3) for _ in range(6)]
-        edges = {pair: rng.random((3, 3)) for pair in [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (3, 5)]}
+        edges = {pair: rng.random((3, 3)) for pair in pairs}
         problem = Problem()
         for each in costs:
             problem.add(each)
@@ -193,6 +198,54 @@ def test_the_cheapest_values_of_a_problem() -> None:
             return own + sum(m[values[a], values[b]] for (a, b), m in edges.items())
 
         assert total(problem.solve()) == pytest.approx(min(map(total, product(range(3), repeat=6))))
+
+
+def test_a_problem_too_large_for_a_table_is_solved_nearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable with most neighbours is settled alone: here by a preference that is stronger than all others."""
+    monkeypatch.setattr(choose, "_MOST", 8)
+    problem = Problem()
+    for number in range(6):
+        problem.add([0.0, 100.0] if number == 3 else [0.5, 0.4])
+    problem.add([1.0])
+    for pair in combinations(range(7), 2):
+        problem.join(*pair, np.array([[0.0, 1.0], [1.0, 0.0]])[:, : 1 if pair[1] == 6 else 2])
+    assert problem.solve() == [0] * 7
+
+
+def test_entries_lay_out_a_state_alike() -> None:
+    """One that by itself leaves it whole reads it as an entry before has laid it. Each rank begins with its part."""
+    held, table = ir.input_("held", (8, 4), f32), ir.constant(np.arange(32, dtype=np.float32).reshape(8, 4))
+    first = np.random.default_rng(0).random((8, 4), np.float32)
+    state = ir.State(held, "held.next", ir.constant(first))
+    graph = ir.Graph("g", (held,), (("y", held + table), ("held.next", held)), states=(state,))
+
+    def divided(shard, laid):
+        return divide.divide(graph, {"x": 2}, shard, Link(), Rates(), laid)
+
+    laid = divide.Laid()
+    assert divided({}, divide.Laid()).of(0).inputs[0].shape == (8, 4)
+    divided({"held": {"x": 0}}, laid)
+    graphs = [divided({}, laid).of(rank) for rank in range(2)]
+    for part, wanted in zip(graphs, np.split(first, 2), strict=True):
+        np.testing.assert_array_equal(part.states[0].initial.attr.array, wanted)
+    for output in in_lockstep(graphs, [{}, {}]):
+        np.testing.assert_array_equal(output, first + table.attr.array)
+
+
+def test_new_elements_go_into_parts_of_a_state() -> None:
+    """Each rank has heads of its own, and writes at positions that all know."""
+    old, new = ir.input_("old", (4, 6, 3), f32), ir.input_("new", (4, 2, 5, 3), f32)
+    index = ir.constant(np.arange(10).reshape(2, 5) % 6)
+    graph = ir.Graph("g", (old, new), (("y", ir.scatter(old, index, new, 1)),))
+    rng = np.random.default_rng(0)
+    given = {"old": rng.random((4, 6, 3), np.float32), "new": rng.random((4, 2, 5, 3), np.float32)}
+    (wanted,) = interp.run(graph, given).outputs
+    halves = {name: {"x": 0} for name in ("old", "new", "y")}
+    found = meshes.divided({"main": graph}, {"x": 2}, halves, FREE)
+    graphs = [rank["main"] for rank in found.ranks]
+    parts = [{name: np.split(value, 2)[rank] for name, value in given.items()} for rank in range(2)]
+    np.testing.assert_array_equal(np.concatenate(in_lockstep(graphs, parts)), wanted)
+    assert not any(node.op is ops.EXCHANGE for node in traverse.topological(graphs[0].roots))
 
 
 @pytest.mark.parametrize(

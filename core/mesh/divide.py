@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from luminal.core import ir, ops, traverse
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
-from luminal.core.mesh import partition, placement, plan
+from luminal.core.mesh import buckets, partition, placement, plan
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.partition import Weight
-from luminal.core.mesh.placement import WHOLE, Placement
+from luminal.core.mesh.placement import WHOLE, Placement, Split
 from luminal.core.mesh.plan import Plan
 from luminal.core.ops import Group
 
 
 @dataclass(frozen=True)
 class Divided:
-    """A graph of what every rank runs, over ``weights`` of which each rank has its own; and the plan of each axis."""
+    """A graph of what every rank runs, over ``weights`` of which each rank has its own; the plan of each axis; and by
+    the names of states what they are at first, of which each rank has its part, too."""
 
     graph: Graph
     weights: Mapping[Node, Weight]
     plans: tuple[Plan, ...]
+    states: Mapping[str, Weight] = field(default_factory=dict)
 
     def of(self, rank: int) -> Graph:
         """The graph of a rank, with its weights as constants."""
@@ -37,15 +39,28 @@ class Divided:
                 with ir.originating(origins, *origins.get(node, ())):
                     made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
         names = {made.get(node, node): name for node, name in graph.names.items()}
-        return graph.computing([made[root] for root in graph.roots], origins=origins, names=names)
+        states = tuple(replace(state, initial=self.states[state.name].of(rank)) for state in graph.states)
+        roots = [made[root] for root in graph.roots]
+        return graph.computing(roots, origins=origins, names=names, states=states)
+
+
+@dataclass
+class Laid:
+    """How states and weights lie that several entries of a library have, by the axis of the mesh: as the first entry
+    has laid them."""
+
+    states: dict[tuple[str, str], Placement] = field(default_factory=dict)
+    weights: dict[tuple[str, Weight], Placement] = field(default_factory=dict)
 
 
 def divide(
-    graph: Graph, mesh: Mapping[str, int], shard: Mapping[str, Mapping[str, int | None]], link: Link, rates: Rates
+    graph: Graph, mesh: Mapping[str, int], shard: Mapping[str, Mapping[str, int | None]], link: Link, rates: Rates,
+    laid: Laid | None = None,
 ) -> Divided:  # fmt: skip
     """``graph`` divided among the ranks of ``mesh``. ``shard`` says by the names of inputs, outputs and constants which
     of their axes is split along which axis of the mesh, or None: none. Other inputs and outputs are whole on each rank,
-    and everything else lies as it costs least.
+    and everything else lies as it costs least. States lie as other entries have ``laid`` them, and so do weights unless
+    another copy costs less; what this entry lays is put there, too.
 
     Raises InputError for names that are not there, and axes that cannot be split.
     """
@@ -64,17 +79,28 @@ def divide(
             with ir.originating(origins, *origins.get(node, ())):
                 made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
     graph = graph.computing([made[root] for root in graph.roots], names=named, origins=origins)
+    laid = Laid() if laid is None else laid
     plans: list[Plan] = []
+    states = {state.name: Weight(state.initial) for state in graph.states}
     stride = math.prod(mesh.values())
     for axis, size in mesh.items():
         stride //= size
         if size == 1:
             continue
+        group = Group(axis, size, stride)
         given, wanted = _asked(graph, axis, size, shard)
-        chosen = plan.planned(graph, axis, size, given, wanted, frozenset(weights), link, rates)
+        given |= {s.input: laid.states[axis, s.name] for s in graph.states if (axis, s.name) in laid.states}
+        held = {node: laid.weights.get((axis, weight)) for node, weight in weights.items()}
+        chosen = plan.planned(graph, axis, size, given, wanted, held, link, rates)
         plans.append(chosen)
-        graph, weights = partition.divided(graph, chosen, Group(axis, size, stride), weights)
-    return Divided(graph, weights, tuple(plans))
+        for state in graph.states:
+            found = laid.states.setdefault((axis, state.name), chosen.modes[state.input].result)
+            if isinstance(found, Split):
+                states[state.name] = states[state.name].split(group, found)
+        for node, weight in weights.items():
+            laid.weights.setdefault((axis, weight), chosen.modes[node].result)
+        graph, weights = partition.divided(graph, chosen, group, weights)
+    return Divided(buckets.joined(graph), weights, tuple(plans), states)
 
 
 def _asked(

@@ -26,6 +26,9 @@ class Weight:
     constant: Node
     cuts: tuple[tuple[Group, Split], ...] = ()
 
+    def split(self, group: Group, split: Split) -> Weight:
+        return replace(self, cuts=(*self.cuts, (group, split)))
+
     def of(self, rank: int) -> Node:
         """The part of a rank."""
         if not self.cuts:
@@ -33,19 +36,23 @@ class Weight:
         data = self.constant.attr
 
         def make() -> Array:
-            array: Array = data.array
-            for group, cut in self.cuts:
-                array = _cut(array, cut, group.size, rank // group.stride % group.size)
-            return array
+            return cut(data.array, self.cuts, rank)
 
         return ir.lazy_constant(make, data.depth + 1)
 
 
-def _cut(array: Array, cut: Split, size: int, who: int) -> Array:
-    before, after = array.shape[: cut.axis], array.shape[cut.axis + 1 :]
-    extent = array.shape[cut.axis] // size
-    blocks = array.reshape(*before, extent // cut.inner, size, cut.inner, *after)
-    part = blocks[(slice(None),) * (cut.axis + 1) + (who,)]
+def cut(array: Array, cuts: Sequence[tuple[Group, Split]], rank: int) -> Array:
+    """The part of a rank of what is split so, one axis of the mesh after the other."""
+    for group, split in cuts:
+        array = _cut(array, split, group.size, rank // group.stride % group.size)
+    return array
+
+
+def _cut(array: Array, split: Split, size: int, who: int) -> Array:
+    before, after = array.shape[: split.axis], array.shape[split.axis + 1 :]
+    extent = array.shape[split.axis] // size
+    blocks = array.reshape(*before, extent // split.inner, size, split.inner, *after)
+    part = blocks[(slice(None),) * (split.axis + 1) + (who,)]
     return np.ascontiguousarray(part).reshape(*before, extent, *after)
 
 
@@ -76,7 +83,7 @@ def _state(state: State, found: _Ranks) -> State:
     mode = found.plan.modes.get(state.input)
     initial = state.initial
     if mode is not None and isinstance(mode.result, Split):
-        # Only states that are alike everywhere at first are split (``plan.py``): this is every rank's part.
+        # That of rank 0 stands for all, until the graph of a rank is made (``divide.py``).
         initial = ir.constant(_cut(initial.attr.array, mode.result, found.group.size, 0))
     return replace(state, input=found.input(state.input), initial=initial)
 
@@ -117,7 +124,7 @@ class _Ranks:
             return node
         name = f"{node.attr.name} {placement.axis}/{placement.inner}"
         part = ir.input_(name, where.local(node.shape, placement, self.size), node.dtype)
-        self.weights[part] = replace(known, cuts=(*known.cuts, (self.group, placement)))
+        self.weights[part] = known.split(self.group, placement)
         return part
 
     def _computed(

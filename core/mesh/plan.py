@@ -31,20 +31,21 @@ class Plan:
 
 def planned(
     graph: Graph, axis: str, size: int, given: Mapping[Node, Placement], wanted: Mapping[str, Placement],
-    weights: frozenset[Node], link: Link, rates: Rates,
+    weights: Mapping[Node, Placement | None], link: Link, rates: Rates,
 ) -> Plan:  # fmt: skip
     """The plan of ``graph`` that costs least. ``given`` are placements of nodes that are settled; outputs lie as
     ``wanted`` says by their names, else whole. ``weights`` are inputs that stand for constants, of which a rank keeps
-    what it needs.
+    what it needs, each with how it has it anyway, if at all.
 
     Raises InputError where what was given cannot be.
     """
-    order = traverse.topological(graph.roots, graph.measured)
+    # A state that is only written lies somewhere, too.
+    order = traverse.topological([*graph.roots, *(state.input for state in graph.states)], graph.measured)
     settled = {node: WHOLE for node in graph.inputs if node not in weights} | dict(given)
     states = {state.input: node for state, node in graph.left}
     for state in graph.states:
         first = state.initial.attr.array.reshape(-1)
-        # All ranks begin with the same, so that there is one program: parts of a state have to be alike at first.
+        # What differs at first is a parameter, which is read as a whole unless somebody says otherwise.
         if state.input not in given and bool((first == first[:1]).all()):
             del settled[state.input]
     found = rules.candidates(order, size, settled)
@@ -57,7 +58,7 @@ def planned(
         if not modes[node]:
             raise InputError(f"mesh: {node} cannot lie {found[node][0]} along {axis!r}: nothing computes it so")
         product = node.op is ops.MUL and all(r.op.kind is Kind.REDUCE for r in readers[node])
-        numbers[node] = problem.add([_own(node, mode, product, size, rates, node in weights) for mode in modes[node]])
+        numbers[node] = problem.add([_own(node, mode, product, size, rates, weights) for mode in modes[node]])
         for position, operand in enumerate(node.inputs):
             free = operand in weights
             problem.join(
@@ -73,22 +74,23 @@ def planned(
         column = [[_moving(node, mode.result, placement, size, link, rates, False)] for mode in modes[node]]
         problem.join(numbers[node], problem.add([0.0]), np.array(column))
     for before, after in states.items():
-        if before in numbers:
-            costs = [
-                [cost.conversion(after, b.result, a.result, size, link, rates) for a in modes[before]]
-                for b in modes[after]
-            ]
-            problem.join(numbers[after], numbers[before], np.array(costs))
+        costs = [
+            [cost.conversion(after, b.result, a.result, size, link, rates) for a in modes[before]] for b in modes[after]
+        ]
+        problem.join(numbers[after], numbers[before], np.array(costs))
     values = problem.solve()
     chosen = {node: modes[node][values[number]] for node, number in numbers.items()}
-    kept = [chosen[state.input].result if state.input in chosen else WHOLE for state in graph.states]
+    kept = [chosen[state.input].result for state in graph.states]
     return Plan(axis, size, chosen, (*outputs, *kept, *(WHOLE for _ in graph.measured)))
 
 
-def _own(node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, is_weight: bool) -> float:
+def _own(
+    node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, weights: Mapping[Node, Placement | None]
+) -> float:  # fmt: skip
     parts = size if mode.shared else 1
-    if is_weight:
-        return cost.bytes_of(node) * (1 + rates.held) / parts / rates.memory
+    if node in weights:
+        held = 0.0 if weights[node] == mode.result else rates.held
+        return cost.bytes_of(node) * (1 + held) / parts / rates.memory
     return cost.work(node, is_product, parts, rates)
 
 

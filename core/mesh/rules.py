@@ -102,7 +102,10 @@ def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[
             if moved is not None:
                 yield Split(moved, operand.inner)
         elif op is ops.SCATTER:
-            if number == 1 and _adds_to_zeros(node):
+            moved = _scattered(node, number, axis)
+            if moved is not None:
+                yield Split(moved, operand.inner)
+            elif number == 1 and _adds_to_zeros(node):
                 yield Partial("sum")
         elif op is ops.SORT:
             if axis != node.rank - 1:
@@ -127,6 +130,10 @@ def backward(node: Node, number: int, result: Placement, size: int) -> Iterator[
         elif op is ops.GATHER:
             for axis in range(node.inputs[number].rank):
                 if _gathered(node, number, axis) == result.axis:
+                    yield Split(axis, result.inner)
+        elif op is ops.SCATTER:
+            for axis in range(node.inputs[number].rank):
+                if _scattered(node, number, axis) == result.axis:
                     yield Split(axis, result.inner)
         elif op is ops.EXCHANGE:
             moved = result.axis - _axes_put_in_front(node)
@@ -168,6 +175,9 @@ def _operands(
         for both in product([WHOLE, *backward(node, 0, result, size)], [WHOLE, *backward(node, 1, result, size)]):
             if sum(x != WHOLE for x in both) == 1:
                 yield both
+    elif op is ops.SCATTER:
+        for old, new in product(backward(node, 0, result, size), backward(node, 2, result, size)):
+            yield old, WHOLE, new
     elif op.kind is Kind.REDUCE or op is ops.EXCHANGE:
         for operand in backward(node, 0, result, size):
             if result in list(forward(node, 0, operand, size)):
@@ -211,6 +221,17 @@ def _gathered(node: Node, number: int, axis: int) -> int | None:
     if axis == at:
         return None
     return axis if axis < at else axis + index.rank - 1
+
+
+def _scattered(node: Node, number: int, axis: int) -> int | None:
+    """The axis of a scatter's result that an axis of its operand ``number`` becomes: those beside the positions, along
+    which each rank puts its part of the new elements into its part of the old."""
+    at: int = node.attr.axis
+    if number == 0:
+        return None if axis == at else axis
+    if number == 1 or at <= axis < at + node.inputs[1].rank:
+        return None
+    return axis if axis < at else axis - node.inputs[1].rank + 1
 
 
 def _axes_put_in_front(node: Node) -> int:

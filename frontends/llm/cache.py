@@ -1,10 +1,10 @@
 """The cache: what attention keeps of the positions before, as states of a library.
 
-Each layer has rows for each of several sequences (its slots). A row has the key and the value of one position; a layer
-with a window uses its rows as a ring. Keys lie with the rows innermost, as products of queries and keys read them,
-values with their features innermost. What is at the end of a state holds what nobody reads: results of slots that a
-call leaves alone are written there. Rounded to 8 bits, a row of a head has a scale beside it, by which attention
-multiplies what products with the integers give.
+Each layer has rows for each of several sequences (its slots), head by head, so that the ranks of a mesh may have heads
+of their own. A row has the key and the value of one position; a layer with a window uses its rows as a ring. Keys lie
+with the rows innermost, as products of queries and keys read them, values with their features innermost. What is at
+the end of a head holds what nobody reads: results of slots that a call leaves alone are written there. Rounded to 8
+bits, a row of a head has a scale beside it, by which attention multiplies what products with the integers give.
 
 Calls read the rows of a cache only as far as they are filled, in blocks: how many is a size of the call.
 """
@@ -22,7 +22,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.compare import less, less_equal
 from luminal.core.decompose.quantization import by_rows
 from luminal.core.ir import Node, State, iota, select
-from luminal.core.movement import along, reshape, squeeze, transpose, unsqueeze
+from luminal.core.movement import along, squeeze, transpose, unsqueeze
 from luminal.core.origins import Approximation
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_, f32, i8, i64
@@ -115,17 +115,18 @@ class Cache:
     @cached_property
     def states(self) -> tuple[State, ...]:
         """Keys and values; of integers also the scales of the keys' rows and of the values'."""
-        size, dtype = self.attention.head_size, TYPES[self.room.cache]
-        rows = self._elements // size + 1
-        keys = empty(f"keys_{self.number}", (self._elements + 1,), dtype)
-        values = empty(f"values_{self.number}", (rows, size), dtype)
+        heads, size, dtype = self.attention.kv_heads, self.attention.head_size, TYPES[self.room.cache]
+        keys = empty(f"keys_{self.number}", (heads, self._places * size + BLOCK), dtype)
+        values = empty(f"values_{self.number}", (heads, self._places + 1, size), dtype)
         if dtype == f32:
             return keys, values
-        return keys, values, *(empty(f"{of}_scales_{self.number}", (rows,)) for of in ("key", "value"))
+        scales = heads, self._places + BLOCK
+        return keys, values, *(empty(f"{of}_scales_{self.number}", scales) for of in ("key", "value"))
 
     @property
-    def _elements(self) -> int:
-        return self.room.slots * self.attention.kv_heads * self.attention.head_size * self.rows
+    def _places(self) -> int:
+        """The rows of all slots."""
+        return self.room.slots * self.rows
 
     def put(self, call: Call, keys: Node, values: Node, row: Node) -> tuple[Node, ...]:
         """The states with ``keys`` and ``values [batch, kv heads, length, head size]``, rounded if they are to be, in
@@ -139,17 +140,16 @@ class Cache:
     def store(self, call: Call, parts: Sequence[Node], row: Node) -> tuple[Node, ...]:
         """The states with these ``parts`` of each in rows ``[batch, length]``: as for ``put``, scales ``[batch, kv
         heads, length]``."""
-        heads, size = self.attention.kv_heads, self.attention.head_size
-        shape = (call.batch, heads, call.length, size)
-        whole = unsqueeze(call.slot(), [1, 2, 3]) * heads + along(iota(heads), 1, (1, heads, 1, 1))
-        place, active = unsqueeze(row, [1, 3]), unsqueeze(call.active, [1, 2, 3])
-        of_row = select(active, whole * self.rows + place, self._elements // size)
-        of_row = reshape(ir.expand(of_row, (*shape[:3], 1)), shape[:3])
-        of_key = (whole * size + along(iota(size), 3, (1, 1, 1, size))) * self.rows + place
-        of_key = ir.expand(select(active, of_key, self._elements), shape)
+        size = self.attention.head_size
+        shape = (call.batch, call.length, size)
+        slot, active = unsqueeze(call.slot(), [1]), unsqueeze(call.active, [1])
+        of_row = ir.expand(select(active, slot * self.rows + row, self._places), shape[:2])
+        feature = along(iota(size), 2, (1, 1, size))
+        of_key = (unsqueeze(slot, [2]) * size + feature) * self.rows + unsqueeze(row, [2])
+        of_key = ir.expand(select(unsqueeze(active, [2]), of_key, self._places * size), shape)
         places = (of_key, *(of_row for _ in self.states[1:]))
         every = zip(self.states, places, parts, strict=True)
-        return tuple(ir.scatter(state.input, place, part, 0) for state, place, part in every)
+        return tuple(ir.scatter(state.input, place, transpose(part, 0, 1), 1) for state, place, part in every)
 
     def get(self, first: Int, batch: Int, held: Sequence[Node]) -> tuple[Node, ...]:
         """Views of the filled rows of what is ``held``: keys ``[batch, kv heads, head size, span]``, values
@@ -158,13 +158,12 @@ class Cache:
         keys, values, *scales = held
         of_keys, of_values = (batch, heads, size, span), (batch, heads, span, size)
         slot, head, feature, row = ir.axes(of_keys)
-        seen = ir.view(keys, of_keys, [(((slot + first) * heads + head) * size + feature) * self.rows + row])
+        seen = ir.view(keys, of_keys, [head, ((slot + first) * size + feature) * self.rows + row])
         slot, head, row, feature = ir.axes(of_values)
-        place = ((slot + first) * heads + head) * self.rows + row
-        views = [seen, ir.view(values, of_values, [place, feature])]
+        views = [seen, ir.view(values, of_values, [head, (slot + first) * self.rows + row, feature])]
         slot, head, row = ir.axes(of_values[:3])
-        place = ((slot + first) * heads + head) * self.rows + row
-        return (*views, *(ir.view(scale, of_values[:3], [place]) for scale in scales))
+        place = (slot + first) * self.rows + row
+        return (*views, *(ir.view(scale, of_values[:3], [head, place]) for scale in scales))
 
     def kept(self) -> list[Node]:
         """The filled rows of the first slot of a call, of each state."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes, mixed, planning
+from luminal import arguments, artifact, entries, meshes, mixed, planning, sharded
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -107,7 +107,8 @@ def compile(
     ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs: ``{"tensor": 2}`` has the axes of the
     mesh with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
     ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
-    and outputs, which are whole. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
+    and outputs, which are whole. Both may be PyTorch's: a ``DeviceMesh``; DTensors or placements by name, or a plan of
+    ``parallelize_module``. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
     (see ``luminal.meshes``).
     ``memory`` is the most bytes that the values of an entry may take beside its weights and states, or ``low``: then
     values are computed again instead of kept, those first that cost least, with ``low`` for at most a third more work
@@ -124,6 +125,7 @@ def compile(
     above 0, or with a GPU or a precision other than ``fp32``, and for a ``memory`` that is not enough.
     """
     arguments.check_memory(memory)
+    mesh, shard = meshes.read(mesh, shard, model)
     threads, seed, rounding = arguments.threads(threads), random.parse(seed), activations_.parse(activations)
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
@@ -148,11 +150,13 @@ def compile(
     called = next(iter(graphs.values())).name if name is None else name
     ranks: list[dict[str, Graph]] = []
     plan: list[str] = []
+    cuts: dict[str, Any] = {}
     if mesh is not None:
         with stages("divide"):
             divided = meshes.divided(graphs, mesh, shard, link)
             graphs, *ranks = map(dict, divided.ranks)
             plan = meshes.explained(divided)
+            cuts = {name: sharded.to_json(state.cuts) for name, state in divided.states.items()}
     tuned = None
     if search == "quick":
         with stages("tune"):
@@ -162,7 +166,8 @@ def compile(
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
         others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
         if mesh is not None:
-            program, *others = (replace(p, metadata={**p.metadata, "plan": plan}) for p in (program, *others))
+            about = {"plan": plan, "sharded": cuts}
+            program, *others = (replace(p, metadata={**p.metadata, **about}) for p in (program, *others))
     return artifact.opened(
         program, chosen, stages, emulate,
         lambda folder: Module(folder, threads, graphs, stages.seconds, chosen, program, tuned), others,
@@ -320,7 +325,9 @@ def plan(
     chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
     if chosen.grid is not None:
         raise InputError(f"a mesh is of CPUs: expected a CPU as the target, found {chosen.name}")
-    stages, mesh, joined = Stages(progress), meshes.parse(mesh), meshes.parse_link(link)
+    stages, joined = Stages(progress), meshes.parse_link(link)
+    axes, shard = meshes.read(mesh, shard, model)
+    mesh = meshes.parse(axes)
     rates = None if node is None else planning.parse_node(node)
     with stages("import"):
         graphs = mixed.applied(_entries(model, inputs, dims, constants, None), precision)

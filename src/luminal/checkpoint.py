@@ -89,6 +89,17 @@ def load(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         raise InputError(f"{str(path)!r} is no whole file of safetensors: {error}") from error
 
 
+def said(path: str | Path) -> dict[str, str]:
+    """What a file of safetensors says of itself; its arrays are not read. Raises InputError where it is none."""
+    try:
+        with Path(path).open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size <= _MOST else {}
+        return dict(header.get(METADATA, {}))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"cannot read {str(path)!r}: {error}") from error
+
+
 def _array(name: str, row: Mapping[str, Any], body: memoryview) -> NDArray[Any]:
     dtype, shape, (start, end) = NAMES[row["dtype"]], tuple(row["shape"]), row["data_offsets"]
     if not 0 <= start <= end <= len(body) or end - start != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):

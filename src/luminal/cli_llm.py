@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from luminal import arguments, options
+from luminal import arguments, launch, options
 from luminal.console import err
+from luminal.core import device
 from luminal.core.errors import InputError
 from luminal.display import Display
 from luminal.frontends.llm import cache as cache_
@@ -100,12 +102,31 @@ def generate(
     adapter: Adapter = None,
     draft: Draft = None,
     speculate: Speculate = None,
+    mesh: options.Mesh = None,
 ) -> None:
     """Generate text with a language model; it is written as it comes."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
     constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
-    given = sys.stdin.read() if prompt == "-" else prompt
     compiling = _compiling(context, weights, cache, activations, target)
+    compiling["mesh"] = axes = options.mesh(mesh)
+    ranks = opening.ranks(model, axes)
+    if ranks > 1 and launch.rank() is not None and prompt == "-":
+        raise InputError(
+            "-: mpirun gives standard input to the first rank alone; luminal generate starts mpirun itself"
+        )
+    if ranks > 1 and draft is not None:
+        raise InputError("--draft: drafts are for a model on one rank: leave out --draft or --mesh")
+    given = sys.stdin.read() if prompt == "-" else prompt
+    if ranks > 1 and launch.rank() is None:
+        threads = threads or max(1, device.cpus() // ranks)
+        told = {
+            "--max-tokens": max_tokens, "--temperature": temperature, "--top-k": top_k, "--top-p": top_p,
+            "--min-p": min_p, "--repetition-penalty": repetition_penalty, "--seed": seed, "--system": system,
+            "--json-schema": json_schema, "--adapter": adapter, "--threads": threads,
+        }  # fmt: skip
+        flags = [*(["--raw"] if raw else []), *(f"--stop={text_}" for text_ in stop or ())]
+        flags += [f"{option}={value}" for option, value in told.items() if value is not None]
+        raise typer.Exit(_on_ranks(ranks, model, compiling, threads, adapter, [*flags, "--"], given))
     lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
     asked = Options(
         max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter),
@@ -142,6 +163,7 @@ def chat(
 ) -> None:
     """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+    _check_alone(model)
     compiling = _compiling(context, weights, cache, activations, target)
     lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
     draft_ = _drafting(draft, compiling, threads)
@@ -195,6 +217,26 @@ def _adapted(
     return lm
 
 
+def _on_ranks(
+    ranks: int, model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None, flags: Sequence[str],
+    prompt: str,
+) -> int:  # fmt: skip
+    """Generates on so many ranks of this machine, which ``mpirun`` starts; its exit code. A checkpoint is compiled
+    before, once for all of them."""
+    with tempfile.TemporaryDirectory(prefix="luminal-") as folder:
+        if compiling["mesh"] is not None:
+            lm = _opened(model, compiling, threads, adapters=() if adapter is None else (adapter,))
+            model = lm.export(Path(folder) / "model", python_module=False)
+        return launch.start(ranks, [sys.executable, "-m", "luminal", "generate", *flags, str(model), prompt])
+
+
+def _check_alone(model: Path) -> None:
+    """Raises InputError for a folder that several processes have to open."""
+    ranks = opening.ranks(model, None)
+    if ranks > 1:
+        raise InputError(f"{str(model)!r} is compiled for a mesh of {ranks} processes: luminal generate runs it")
+
+
 def _told(system: str | None) -> list[dict[str, str]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
@@ -218,15 +260,20 @@ def _read(path: Path, option: str) -> str:
 
 
 def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) -> str:
-    """An answer, written as it comes; its speed goes to standard error."""
+    """An answer, written as it comes; its speed goes to standard error. Of several ranks, the first one writes."""
+    writes = not launch.rank()
     pieces: list[Piece] = []
     times = [time.perf_counter()]
     tokens = generator.tokens(prompt)
     for piece in generator.stream(tokens, asked):
         pieces.append(piece)
         times.append(time.perf_counter())
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
+        if writes:
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+    answer = "".join(piece.text for piece in pieces)
+    if not writes:
+        return answer
     sys.stdout.write("\n")
     sys.stdout.flush()
     first, rest = times[1] - times[0], times[-1] - times[1]
@@ -236,7 +283,7 @@ def _written(generator: Generator, prompt: str | Sequence[Any], asked: Options) 
     right = "" if drafts is None else f"; {drafts.accepted} of {drafts.proposed} drafts accepted"
     line = f"prompt of {len(tokens)} tokens in {text(first)}{speed}; answer of {len(pieces)} tokens{end}{right}"
     err.print(line, style="dim", highlight=False, soft_wrap=True)
-    return "".join(piece.text for piece in pieces)
+    return answer
 
 
 def serve(
@@ -290,6 +337,7 @@ def serve(
             }
         app = serving.plain_models(model, name, threads, limits, made)
     else:
+        _check_alone(model[0])
         compiling = _compiling(context, weights, cache, activations, target)
         lm = _opened(model[0], compiling, threads, slots, list(adapters.values()))
         app = serving.application(lm, name or opening.name_of(model[0]), limits, adapters)

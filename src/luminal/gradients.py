@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from luminal import api, structure, tensors
+from luminal import api, meshes, structure, tensors
 from luminal.codegen import interface
 from luminal.core import derivative
 from luminal.core.differentiate import differentiated
@@ -98,6 +98,8 @@ def grad(
     if not by:
         raise InputError("gradients: there is nothing to differentiate by: no input and no parameter holds floats")
     made = differentiated(graph, by, value, cotangent)
+    mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
+    options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
     module = api.compile(made, **options)
     assert isinstance(module, Module)
     named = own if wrt is None and own else None

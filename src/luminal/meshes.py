@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import destination
+from luminal import destination, dtensors
 from luminal.codegen.host import INCLUDE
+from luminal.core import ir
 from luminal.core.errors import InputError
-from luminal.core.ir import Graph
+from luminal.core.ir import Graph, Node
 from luminal.core.mesh import divide
 from luminal.core.mesh.cost import Link, Rates
+from luminal.core.mesh.partition import Weight
 from luminal.core.mesh.plan import Plan
 from luminal.core.mesh.traffic import sent
+from luminal.core.ops import Group
 from luminal.core.rewrite import simplify
 
 Mesh: TypeAlias = Mapping[str, int]
@@ -30,12 +33,22 @@ _UNITS = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "s": 1.0, "ms": 1e-
 
 @dataclass(frozen=True)
 class Divided:
-    """The graphs of the entries, for each rank; of each entry the plans, and how its named constants are split, in
-    words."""
+    """The graphs of the entries, for each rank; of each entry the plans, and how its named constants and its states
+    are split, in words; and of states that are split how they are."""
 
     ranks: tuple[Mapping[str, Graph], ...]
     plans: Mapping[str, tuple[Plan, ...]]
     cuts: Mapping[str, Mapping[str, tuple[str, ...]]]
+    states: Mapping[str, Weight]
+
+
+def read(mesh: Any, shard: Any, model: Any) -> tuple[dict[str, int] | None, Any]:
+    """``mesh``, which may be PyTorch's, as its axes with their sizes, and ``shard`` with what PyTorch says of
+    placements in ``model`` as a mapping by name. Raises InputError for what is none."""
+    if mesh is None:
+        return None, shard
+    axes = parse(dtensors.mesh(mesh))
+    return axes, dtensors.shard(shard, axes, model)
 
 
 def divided(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str | None = None) -> Divided:
@@ -53,32 +66,61 @@ def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str
     asked, joined = parse_shard(shard, mesh), parse_link(link)
     known = set().union(*(names(graph) for graph in graphs.values()))
     unknown = sorted(asked.keys() - known)
-    if unknown:
-        raise InputError(f"shard: expected names of inputs, outputs and parameters, found {', '.join(unknown)}")
+    if unknown and not isinstance(shard, dtensors.Placed):
+        raise InputError(
+            f"shard: expected names of inputs, outputs and parameters, found {', '.join(unknown)}; inputs and outputs "
+            f"are {', '.join(dict.fromkeys(_ends(graphs)))}"
+        )
     parts: dict[str, divide.Divided] = {}
+    laid = divide.Laid()
     for entry, graph in graphs.items():
         its = {name: axes for name, axes in asked.items() if name in names(graph)}
-        parts[entry] = divide.divide(simplify(graph), mesh, its, joined, Rates())
+        parts[entry] = divide.divide(simplify(graph), mesh, its, joined, Rates(), laid)
     return parts
 
 
 def of_ranks(parts: Parts, wanted: Iterable[int]) -> Divided:
     """The graphs of the ranks ``wanted``."""
     ranks = tuple({entry: part.of(rank) for entry, part in parts.items()} for rank in wanted)
-    cuts = {
-        entry: {
-            part.graph.names[node]: tuple(f"{cut} along {group.axis}" for group, cut in weight.cuts)
-            for node, weight in part.weights.items()
-            if node in part.graph.names
+    cuts = {}
+    for entry, part in parts.items():
+        named = {name: part.weights[node] for node, name in part.graph.names.items() if node in part.weights}
+        held = {name: state for name, state in part.states.items() if state.cuts}
+        cuts[entry] = {
+            name: tuple(f"{cut} along {group.axis}" for group, cut in weight.cuts)
+            for name, weight in {**named, **held}.items()
         }
-        for entry, part in parts.items()
-    }
-    return Divided(ranks, {entry: part.plans for entry, part in parts.items()}, cuts)
+    states = {name: state for part in parts.values() for name, state in part.states.items() if state.cuts}
+    return Divided(ranks, {entry: part.plans for entry, part in parts.items()}, cuts, states)
+
+
+def from_first(graph: Graph, mesh: Any) -> Graph:
+    """``graph``, which is divided later, with what the first rank returns as the outputs of all: where ranks are given
+    inputs of their own, such as seeds. Raises InputError as ``parse`` does."""
+    axes = parse(mesh)
+
+    def told(node: Node) -> Node:
+        stride = math.prod(axes.values())
+        for axis, size in axes.items():
+            stride //= size
+            node = node if size == 1 else ir.exchange("broadcast", Group(axis, size, stride), node, 0)
+        return node
+
+    count = len(graph.returned)
+    results = [told(node) if number < count else node for number, node in enumerate(graph.results)]
+    return graph.computing([*results, *graph.measured.values()])
 
 
 def names(graph: Graph) -> set[str]:
     """The names that ``shard`` may have an entry for."""
     return {*graph.names.values(), *(n.attr.name for n in graph.inputs), *(name for name, _ in graph.returned)}
+
+
+def _ends(graphs: Mapping[str, Graph]) -> Iterator[str]:
+    """The names of what callers give and get."""
+    for graph in graphs.values():
+        yield from (str(node.attr.name) for node in graph.given)
+        yield from (name for name, _ in graph.returned)
 
 
 def parse(mesh: Any) -> dict[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luminal import api
+from luminal import api, meshes
 from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.schedule.numeric import activations as activations_
@@ -47,6 +47,9 @@ def compile(
     threads: int = 0,
     emulate: bool = False,
     search: str = "none",
+    mesh: meshes.Mesh | None = None,
+    shard: meshes.Shard = "auto",
+    link: str | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Compile a language model to a native library, and load it.
@@ -60,12 +63,15 @@ def compile(
     tokens. Up to ``speculate`` drafts of what comes next can be verified in one step. There is room for ``adapters``
     (LoRA) of up to ``rank``, which can be loaded and changed later. ``cache`` is the type of keys and values:
     ``float32``, or ``int8`` with a scale for each token and head. ``activations`` rounds what quantised weights
-    multiply, to ``bf16`` or ``q8``; that and the other arguments are as for ``luminal.compile``.
+    multiply, to ``bf16`` or ``q8``; that and the other arguments are as for ``luminal.compile``. On the ranks of a
+    ``mesh`` each has its part of the matrices, and of the cache those heads that it computes; all of them make the same
+    calls, and take the token that the first has drawn.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
     """
     activations_.parse(activations)
+    mesh, shard = meshes.read(mesh, shard, source)
     if cache not in TYPES:
         raise InputError(f"cache: expected {' or '.join(TYPES)}, found {cache!r}")
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
@@ -90,7 +96,8 @@ def compile(
 
         return onnx_models.compiled(
             path, weights, context, _CONTEXT, slots, chunk or _CHUNK, speculate, name, activations=activations,
-            target=target, precision=precision, threads=threads, emulate=emulate, search=search, progress=progress,
+            target=target, precision=precision, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard,
+            link=link, progress=progress,
         )  # fmt: skip
     found = opened(source)
     made_for = families.made_for(found)
@@ -120,9 +127,12 @@ def compile(
         entry: replace(made, approximations=tensors.approximations(made) + made.approximations)
         for entry, made in graph.graphs(called, config, tensors, room).items()
     }
+    if mesh is not None:
+        graphs["sample"] = meshes.from_first(graphs["sample"], mesh)
     module = api.compile(
         graphs, weights=None if kind else weights, activations=activations, target=target, precision=precision,
-        name=called, threads=threads, emulate=emulate, search=search, progress=progress,
+        name=called, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard, link=link,
+        progress=progress,
     )  # fmt: skip
     assert isinstance(module, Module)
     return LanguageModel(module, Shape.of(config, room), files(found))

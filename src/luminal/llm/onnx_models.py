@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from luminal import api
+from luminal import api, meshes
 from luminal.codegen import interface
 from luminal.core.errors import InputError
 from luminal.core.schedule.numeric import quantise
@@ -40,6 +40,8 @@ def compiled(
     room = Room(context, slots, chunk, spare=chunk, speculate=min(speculate, chunk - 1))
     called = interface.library_name(path.stem) if name is None else name
     vocabulary, graphs = model.entries(called, room)
+    if options.get("mesh") is not None:
+        graphs["sample"] = meshes.from_first(graphs["sample"], options["mesh"])
     module = api.compile(graphs, weights=weights, name=called, **options)
     assert isinstance(module, Module)
     kept = {name: (model.folder / name).read_bytes() for name in sorted(BELONGING) if (model.folder / name).is_file()}

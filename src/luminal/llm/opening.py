@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from luminal import artifact, meshes
 from luminal.core.errors import InputError
 from luminal.frontends.llm import encoder as encoders
 from luminal.frontends.llm import safetensors
@@ -42,13 +44,25 @@ def is_compiled(path: Path) -> bool:
     return (path / model.DESCRIPTION).is_file()
 
 
+def ranks(path: Path, mesh: Mapping[str, int] | None) -> int:
+    """On how many processes the language model at ``path`` runs, which is compiled for ``mesh`` if it is a checkpoint.
+    Raises InputError for a mesh that is none, ArtifactError for a folder that is damaged."""
+    if mesh is not None:
+        return math.prod(meshes.parse(mesh).values())
+    if not (path / loader.MANIFEST).is_file():
+        return 1
+    with artifact.opening(path):
+        return math.prod(loader.read_manifest(path / loader.MANIFEST).get("mesh", {}).values())
+
+
 def language_model(
     path: Path, *, context: int | None = None, weights: str | None = None, slots: int | None = None, threads: int = 0,
     target: str = "host", cache: str | None = None, activations: str | None = None, adapters: Sequence[Path] = (),
-    speculate: int | None = None, progress: Progress | None = None,
+    speculate: int | None = None, mesh: Mapping[str, int] | None = None, progress: Progress | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model at ``path``: an exported folder, or a checkpoint, for which alone ``context``, ``weights``,
-    ``slots``, ``target``, ``cache``, ``activations`` and ``speculate`` are; it is compiled with room for ``adapters``.
+    ``slots``, ``target``, ``cache``, ``activations``, ``speculate`` and ``mesh`` are; it is compiled with room for
+    ``adapters``.
     Raises InputError where they are given for another, or there is nothing."""
     if not path.exists():
         raise InputError(f"no model at {str(path)!r}")
@@ -57,14 +71,14 @@ def language_model(
     if not is_compiled(path):
         options: dict[str, Any] = {
             "context": context, "weights": weights, "slots": slots or 1, "target": target,
-            "cache": cache or "float32", "activations": activations, "speculate": speculate or 0,
+            "cache": cache or "float32", "activations": activations, "speculate": speculate or 0, "mesh": mesh,
         }  # fmt: skip
         if adapters:
             options |= {"adapters": len(adapters), "rank": max(map(rank, adapters))}
         return compiler.compile(path, **options, threads=threads, progress=progress)
     given = {
         "context": context, "weights": weights, "slots": slots, "target": None if target == "host" else target,
-        "cache": cache, "activations": activations, "speculate": speculate,
+        "cache": cache, "activations": activations, "speculate": speculate, "mesh": mesh,
     }  # fmt: skip
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
