@@ -461,7 +461,7 @@ def test_golden_library(golden: Golden) -> None:
 def test_an_image_is_made_for_each_architecture_and_for_later_ones() -> None:
     target = replace(cuda_support.TARGET, features=("sm_100", "sm_90"), flags=("-O3",))
     assert cuda.image_flags(target) == (
-        "-fatbin", "-O3", "-gencode=arch=compute_100,code=sm_100", "-gencode=arch=compute_90,code=sm_90",
+        "-fatbin", "-O3", "-gencode=arch=compute_100,code=sm_100", "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_90,code=compute_90",
     )  # fmt: skip
     assert "constexpr cuda::Code model_code = {90, kernels_table};" in cuda_support.bundle(target).files["library.cpp"]
