@@ -44,8 +44,8 @@ class Fold:
 @dataclass(frozen=True)
 class Head:
     """Formats of a kernel's head: ``kernel`` of its ``name`` and ``threads``; ``read`` and ``written`` of the ``name``
-    and element ``type`` of an array; ``binding`` of the ``number`` of a parameter; ``map``, where devices copy boxes, of
-    the ``name`` of what describes an array. ``last`` are the last parameters."""
+    and element ``type`` of an array; ``binding`` of the ``number`` of a parameter; ``map``, where devices copy boxes,
+    of the ``name`` of what describes an array. ``last`` are the last parameters."""
 
     kernel: str
     read: str

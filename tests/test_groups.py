@@ -34,6 +34,7 @@ from tests import device_support
 from tests.codegen_gpu_support import Emulated, rendered
 from tests.codegen_support import WARNINGS
 from tests.cuda_support import FakeDriver
+from tests.test_cuda_host import FOR_GROUPS
 from tests.gpu_emulation import Image, aligned, tensor_map
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms
@@ -342,6 +343,9 @@ def test_a_library_asks_for_the_memory_of_its_blocks_or_says_that_there_is_too_l
     (exact,) = interp.run(graph, arrays, mode="float64").outputs
     assert np.abs(found.astype(np.float64) - exact).max() <= 2 * types.f16.eps * np.abs(exact).max()
     assert driver.faults() == []
+    for function in FOR_GROUPS:
+        with driver.failing(function), pytest.raises(Exception, match=f"cannot .*: {function} says an error"):
+            loader.load(built.library).run(list(arrays.values()))
     with driver.being(requested=48 << 10), pytest.raises(Exception, match="shared memory") as caught:
         loader.load(built.library).run(list(arrays.values()))
     assert "needs 50176 bytes of shared memory for each block, and GPU 0 has 49152: " in str(caught.value)

@@ -180,6 +180,9 @@ def postorder(
     return list(order)
 
 
+Indices: TypeAlias = tuple[Int, ...]
+
+
 # ---- statements ----------------------------------------------------------------------------------------------------
 
 
@@ -412,9 +415,9 @@ class CopyBox:
 
     array: str
     source: str
-    origin: tuple[Int, ...]
-    sizes: tuple[Int, ...]
-    strides: tuple[Int, ...]
+    origin: Indices
+    sizes: Indices
+    strides: Indices
     first: Int
     lines: int
     row: int

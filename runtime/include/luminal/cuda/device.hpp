@@ -197,8 +197,9 @@ struct Boxed {
     Outcome describe(const Driver& driver, Address array, TensorMap& map) const {
         const uint32_t box[5] = {64, lines, 1, 1, 1};
         const uint32_t every[5] = {1, 1, 1, 1, 1};
-        return driver.describe(&map, UINT16, rank, array + static_cast<uint64_t>(first), sizes, strides, box, every,
-                               NOT_INTERLEAVED, SWIZZLED_BY_128, IN_L2_BY_256, ZEROS_OUTSIDE);
+        void* const begin = reinterpret_cast<void*>(array + static_cast<uint64_t>(first));
+        return driver.describe(&map, UINT16, rank, begin, sizes, strides, box, every, NOT_INTERLEAVED, SWIZZLED_BY_128,
+                               IN_L2_BY_256, ZEROS_OUTSIDE);
     }
 };
 

@@ -48,7 +48,7 @@ inline constexpr uint32_t EVENT_WITHOUT_TIME = 2;   // CU_EVENT_DISABLE_TIMING
 inline constexpr int64_t MOST_BLOCKS = 2147483647;  // of a launch, in the first dimension
 
 /// CUtensorMap.
-struct alignas(64) TensorMap {
+struct alignas(128) TensorMap {
     uint64_t words[16];
 };
 
@@ -128,7 +128,7 @@ struct Driver : Symbols {
     Call<Function*, Module, const char*> module_function{*this, "cuModuleGetFunction"};
     Call<Function, int32_t, int32_t> function_set{*this, "cuFuncSetAttribute"};
 
-    Call<TensorMap*, int32_t, uint32_t, Address, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*,
+    Call<TensorMap*, int32_t, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*,
          int32_t, int32_t, int32_t, int32_t>
         describe{*this, "cuTensorMapEncodeTiled"};
 

@@ -10,7 +10,7 @@ namespace lm {
 inline namespace LM_RUNTIME {
 
 /// An array as the host describes it: CUtensorMap.
-struct alignas(64) TensorMap { uint64_t words[16]; };
+struct alignas(128) TensorMap { uint64_t words[16]; };
 
 /// What a thread knows of the copies of its block: the arrivals of S groups, which are used in turn, and how many groups
 /// were started and have arrived. All threads make the same calls, so that they know the same.
