@@ -25,6 +25,7 @@ from luminal.runtime import loader
 from tests import cuda_support, device_support, weights_support
 from tests.conftest import Golden
 from tests.cuda_support import (
+    FOR_GROUPS,
     PROGRAM,
     Abi,
     Array,
@@ -378,7 +379,6 @@ RELEASING = (
     "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2", "cuEventDestroy_v2", "cuGraphDestroy", "cuGraphExecDestroy",
     "cuMemFreeHost", "cuMemFree_v2", "cuModuleUnload", "cuStreamDestroy_v2",
 )  # fmt: skip
-FOR_GROUPS = ("cuFuncSetAttribute", "cuTensorMapEncodeTiled")
 FUNCTIONS = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', (INCLUDE / "luminal" / "cuda" / "driver.hpp").read_text())))
 
 

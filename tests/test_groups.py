@@ -33,8 +33,7 @@ from luminal.runtime import loader
 from tests import device_support
 from tests.codegen_gpu_support import Emulated, rendered
 from tests.codegen_support import WARNINGS
-from tests.cuda_support import FakeDriver
-from tests.test_cuda_host import FOR_GROUPS
+from tests.cuda_support import FOR_GROUPS, FakeDriver
 from tests.gpu_emulation import Image, aligned, tensor_map
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms
