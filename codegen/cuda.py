@@ -19,7 +19,7 @@ from luminal.core.target import Target
 
 def image_flags(target: Target) -> tuple[str, ...]:
     """Flags with which nvcc makes an image of a kernel for ``target``."""
-    codes = [f"-gencode=arch=compute_{_number(a)},code=sm_{_number(a)}" for a in target.features]
+    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in map(_compiled, target.features)]
     oldest = _number(min(target.features, key=_capability))
     return ("-fatbin", *target.flags, *codes, f"-gencode=arch=compute_{oldest},code=compute_{oldest}")
 
@@ -52,6 +52,16 @@ def _more(
         "images": [{"name": PurePosixPath(path).stem, "path": image_path(path)} for path in kernels],
         "image_flags": image_flags(target),
     }
+
+
+# Architectures whose own instructions (PTX ISA, "Target ISA Notes" of wgmma) need code that runs on no other. What
+# drivers translate for others has none of them: headers multiply by mma.sync there.
+_SPECIFIC = {"sm_90": "90a"}
+
+
+def _compiled(architecture: str) -> str:
+    """What machine code for an architecture is compiled for: ``90a`` of ``sm_90``."""
+    return _SPECIFIC.get(architecture, _number(architecture))
 
 
 # The first CUDA whose compiler knows an architecture, where that is later than the CUDA that libraries need to run.

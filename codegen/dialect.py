@@ -44,7 +44,8 @@ class Fold:
 @dataclass(frozen=True)
 class Head:
     """Formats of a kernel's head: ``kernel`` of its ``name`` and ``threads``; ``read`` and ``written`` of the ``name``
-    and element ``type`` of an array; ``binding`` of the ``number`` of a parameter. ``last`` are the last parameters."""
+    and element ``type`` of an array; ``binding`` of the ``number`` of a parameter; ``map``, where devices copy boxes,
+    of the ``name`` of what describes an array. ``last`` are the last parameters."""
 
     kernel: str
     read: str
@@ -53,6 +54,7 @@ class Head:
     dims: str
     binding: str = ""
     last: tuple[str, ...] = ()
+    map: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,18 @@ class BlockSyntax:
     """The text of the number of the task, which is the block, and of the thread's number in it. ``shared`` formats the
     declaration of an array that a block shares, of its ``alignment``, element ``type``, ``name``, ``extent``, and the
     ``first`` of its bytes among those of all such arrays, which the host passes as the last parameter, ``passed``,
-    where a kernel cannot own them. The threads of a ``warp`` run in step."""
+    where a kernel cannot own them. The threads of a ``warp`` run in step.
+
+    A kernel with more than ``own`` bytes of such arrays, if that is not 0, declares them as ``requested``, and the host
+    asks for them when it launches the kernel."""
 
     task: str
     thread: str
     shared: str
     passed: str = ""
     warp: int = WARP
+    own: int = 0
+    requested: str = ""
 
 
 @dataclass(frozen=True)

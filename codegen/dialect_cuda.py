@@ -14,6 +14,7 @@ CUDA = Dialect(
         "{type}* __restrict__ {name}",
         "Status* status",
         "const int64_t* __restrict__ dims",
+        map="const __grid_constant__ TensorMap {name}",
     ),
     dialect_device.TABLE,
     dialect_cpp.REDUCTIONS,
@@ -22,5 +23,11 @@ CUDA = Dialect(
     dialect_device.UNROLL,
     reserved=dialect_device.RESERVED
     | {"blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize", "float2", "float4", "int2", "int4", "uint4", "half"},
-    block=BlockSyntax("blockIdx.x", "threadIdx.x", "{alignment}__shared__ {type} {name}[{extent}];"),
+    block=BlockSyntax(
+        "blockIdx.x",
+        "threadIdx.x",
+        "{alignment}__shared__ {type} {name}[{extent}];",
+        own=48 << 10,  # CUDA C++ Programming Guide, "Shared Memory" of compute capability 8.x and 9.0
+        requested="LM_REQUESTED({type}, {name}, {extent}, {first});",
+    ),
 )

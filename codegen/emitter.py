@@ -96,7 +96,13 @@ def _emit(
     ]
     text = KernelText(
         kernel,
-        replace(sign, reads_dims=bool(read), shared=statements.threads.shared_bytes),
+        replace(
+            sign,
+            reads_dims=bool(read),
+            shared=statements.threads.shared_bytes,
+            requested=statements.threads.requested,
+            maps=tuple(statements.threads.maps),
+        ),
         tuple(function.lines for function in statements.functions),
         (*statements.threads.shared, *read, *scope.lines),
         nest.task_count,

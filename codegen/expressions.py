@@ -155,6 +155,9 @@ class Expressions:
     def place(self, array: str, offset: Int) -> str:
         """The text of the offset of an element (the first lane's)."""
         pointer = self.array(array)
+        if pointer.row:
+            rows = pointer.extent // pointer.row
+            return f"in_panels<{pointer.dtype.itemsize}, {rows}, {pointer.row}>({self.indices.text(offset)})"
         return self.indices.text(self.threads.part(offset, pointer.extent) if pointer.space == "registers" else offset)
 
     def together(self, array: str, offset: Int) -> bool:
@@ -186,6 +189,12 @@ class Expressions:
         if name not in self.arrays:
             raise SpecError(f"loop nest: array {name} is used out of its scope")
         return self.arrays[name]
+
+    def linear(self, name: str) -> Pointer:
+        """The array of that name, whose elements lie in memory by their offsets. Raises SpecError where it does not."""
+        if self.array(name).row:
+            raise SpecError(f"loop nest: the lanes of a vector lie apart in the panels of {name}")
+        return self.array(name)
 
     def _load(self, leaf: Access, dtype: DType) -> tuple[str, bool]:
         self.read.add(leaf.array)
@@ -220,7 +229,7 @@ class Expressions:
             return f"load_masked<{lanes}>({self.pointer(leaf.array, offset)}, {mask}{otherwise})"
         if stride is not None and not mask:
             return f"load_strided<{lanes}>({self.pointer(leaf.array, offset)}, {self.indices.text(stride)})"
-        array, at = self.array(leaf.array).name, ""
+        array, at = self.linear(leaf.array).name, ""
         if isinstance(stride, int) and abs(stride) * lanes < 1 << 31:
             array, at = self.pointer(leaf.array, offset), f"multiples<{lanes}>({stride})"
         at = at or self.indices.positions(offset)

@@ -13,7 +13,7 @@ from luminal.codegen.emitter import KernelText
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
-from luminal.codegen.signature import AHEAD, AHEAD_STEP
+from luminal.codegen.signature import AHEAD, AHEAD_STEP, BoxMap, Signature
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
 from luminal.core.schedule.program.ir import (
@@ -512,7 +512,19 @@ class LaunchDescriber(Describer):
         for pointer, name in zip(signature.pointers, step.arguments, strict=True):
             arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
         values = ", ".join(signature.values(arguments))
-        return Call(f"context.launch({number}, {signature.name}, {tasks}, {{{values}}})", step.origins)
+        boxed = ", ".join(self._boxed(signature, each) for each in signature.maps)
+        more = f", {{{boxed}}}" if boxed else ""
+        return Call(f"context.launch({number}, {signature.name}, {tasks}, {{{values}}}{more})", step.origins)
+
+    def _boxed(self, signature: Signature, of: BoxMap) -> str:
+        """An array from which the kernel copies boxes, as ``cuda::Boxed``."""
+        parameter = [pointer.array for pointer in signature.pointers].index(of.array)
+        sizes, strides = (
+            ", ".join(f"static_cast<uint64_t>({self._size(x)})" for x in values)
+            for values in (of.sizes, [x * of.itemsize for x in of.strides])
+        )
+        first = self._size(of.first * of.itemsize)
+        return f"{{{parameter}, {first}, {len(of.sizes)}, {{{sizes}}}, {{{strides}}}, {of.lines}}}"
 
     def _tensor(self, space: str, number: int, dtype: DType) -> str:
         return f"context.{'input' if space == 'in' else 'output'}({number})"

@@ -24,7 +24,19 @@ def render(loops: Loops, threads: Threads, expressions: Expressions, contract: C
     _check(threads, expressions, contract)
     if not contract.accumulate:
         _clear(loops, expressions, contract)
+    if contract.fragment is None or not contract.fragment.panels:
+        _over(loops, threads, expressions, contract, contract.loops)
+        return
+    tile = expressions.pointer(contract.tile, contract.tile_offset)
+    held = contract.max_rows * contract.columns // contract.fragment.warp
+    expressions.frame.line("group_begin();")
     _over(loops, threads, expressions, contract, contract.loops)
+    expressions.frame.line("group_commit();")
+    wait = f"group_wait<{{left}}, {held}>({tile});"
+    if contract.background:
+        threads.multiplies(wait)
+    else:
+        expressions.frame.line(wait.format(left=0))
 
 
 def _check(threads: Threads, expressions: Expressions, contract: Contract) -> None:
@@ -54,7 +66,9 @@ def _over(
     loops: Loops, threads: Threads, expressions: Expressions, contract: Contract, headers: tuple[Loop, ...]
 ) -> None:
     if not headers:
-        call = _tile_step if contract.fragment is None else _warp_tile_step
+        call = _tile_step
+        if contract.fragment is not None:
+            call = _group_tile_step if contract.fragment.panels else _warp_tile_step
         expressions.frame.line(call(threads, expressions, contract))
         return
     loop, step = headers[0], 1
@@ -94,6 +108,36 @@ def _warp_tile_step(threads: Threads, expressions: Expressions, contract: Contra
     )
     tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
     return f"warp_tile_step<{_name(fragment, expressions)}, {tall}, {wide}>({', '.join(arguments)});"
+
+
+def _group_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
+    fragment, text = contract.fragment, expressions.indices.text
+    assert fragment is not None
+    tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
+    a, b = (
+        _panels(expressions, contract, array, offset, line)
+        for array, offset, line in (
+            (contract.a, contract.a_offset, contract.a_row), (contract.b, contract.b_offset, contract.b_column),
+        )
+    )  # fmt: skip
+    arguments = (
+        expressions.pointer(contract.tile, contract.tile_offset),
+        expressions.array(contract.a).name, text(contract.a_offset),
+        expressions.array(contract.b).name, text(contract.b_offset),
+        threads.lane_of(fragment.warp),
+    )  # fmt: skip
+    return f"group_tile_step<{_name(fragment, expressions)}, {a}, {b}, {tall}, {wide}>({', '.join(arguments)});"
+
+
+def _panels(expressions: Expressions, contract: Contract, array: str, offset: Int, line: Int) -> str:
+    """The type that says how the operand ``array`` lies, of which lines are ``line`` elements apart."""
+    pointer = expressions.array(array)
+    ways = {(pointer.row, 1): "true", (1, pointer.row): "false"}  # the terms lie along rows, or down
+    along = ways.get((line, _depth(contract, offset)))  # type: ignore[call-overload]
+    if not pointer.row or along is None:
+        raise SpecError(f"contract {contract.tile}: {array} is no matrix in panels with terms along rows or down")
+    of, rows = expressions.frame.dialect.type(pointer.dtype), pointer.extent // pointer.row
+    return f"Panels<{of}, {rows}, {pointer.row}, {along}>"
 
 
 def _name(fragment: Fragment, expressions: Expressions) -> str:

@@ -9,6 +9,7 @@ from luminal.codegen.cpp import RESERVED, Names, ctype
 from luminal.codegen.dialect import Dialect
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
 AHEAD, AHEAD_STEP = "ahead", "ahead_step"  # the address that a kernel prefetches for later ones, bytes per step
@@ -18,7 +19,8 @@ FETCHED = (f"const char* {AHEAD}", f"int64_t {AHEAD_STEP}")
 @dataclass(frozen=True)
 class Pointer:
     """An array: its name in the nest and in the text, and whether the kernel writes it. ``space`` is that of an
-    ``Alloc``, of ``extent`` elements; parameters of the kernel are ``global``. ``aligned`` is as in ``nest.Array``."""
+    ``Alloc``, of ``extent`` elements, in panels where it has a ``row``; parameters of the kernel are ``global``.
+    ``aligned`` is as in ``nest.Array``."""
 
     array: str
     name: str
@@ -27,11 +29,25 @@ class Pointer:
     space: str = "global"
     extent: int = 0
     aligned: bool = True
+    row: int = 0
 
     @property
     def type(self) -> str:
         """The pointer's type, as it is declared and cast to."""
         return f"{'' if self.written else 'const '}{ctype(self.dtype)}*"
+
+
+@dataclass(frozen=True)
+class BoxMap:
+    """A parameter that describes an array as a tensor of which boxes are copied: as ``nest.CopyBox``."""
+
+    name: str
+    array: str
+    itemsize: int
+    sizes: tuple[Int, ...]
+    strides: tuple[Int, ...]
+    first: Int
+    lines: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,8 @@ class Signature:
 
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
     ``ahead`` and ``ahead_step`` to those that prefetch from there, so many bytes a step. A kernel carries out its tasks
-    ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``, which share ``shared`` bytes.
+    ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``, which share ``shared`` bytes, of
+    which the host asks for ``requested`` when it launches the kernel. ``maps`` come after all pointers.
     """
 
     name: str
@@ -52,6 +69,8 @@ class Signature:
     reads_dims: bool
     fetches: bool = False
     shared: int = 0
+    requested: int = 0
+    maps: tuple[BoxMap, ...] = ()
 
     @property
     def declaration(self) -> str:
@@ -110,7 +129,8 @@ class Signature:
         """The arguments of a call, without the tasks; ``arguments`` as for :meth:`call`."""
         values = [arguments[pointer.array] for pointer in self.pointers]
         used = (("status", self.checked), ("dims", self.reads_dims), (AHEAD, self.fetches), (AHEAD_STEP, self.fetches))
-        return values + [arguments[name] for name, passed in used if passed]
+        values += [arguments[name] for name, passed in used if passed]
+        return values + [arguments[of.name] for of in self.maps if of.name in arguments]
 
     def call_of(self, pointers: str) -> str:
         """A call whose arguments are the elements of ``pointers``, an array of untyped pointers in the order of the
@@ -119,12 +139,15 @@ class Signature:
         types |= {"status": "Status*"} if self.checked else {}
         types |= {"dims": "const int64_t*"} if self.reads_dims else {}
         casts = {name: f"static_cast<{of}>({pointers}[{place}])" for place, (name, of) in enumerate(types.items())}
+        places = enumerate(self.maps, len(types))
+        casts |= {of.name: f"*static_cast<const TensorMap*>({pointers}[{place}])" for place, of in places}
         return self.call(casts)
 
     def _parameters(self, arrays: list[str]) -> list[str]:
         head = self.dialect.head
         parameters = [*arrays]
         parameters += [form for form, used in ((head.status, self.checked), (head.dims, self.reads_dims)) if used]
+        parameters += [head.map.format(name=of.name) for of in self.maps]
         bound = [text + head.binding.format(number=number) for number, text in enumerate(parameters)]
         passed = self.dialect.block.passed if self.dialect.block is not None and self.shared else ""
         return [*bound, *(FETCHED if self.fetches else ()), *head.last, *filter(None, [passed])]

@@ -24,6 +24,7 @@ from luminal.core.schedule.nest.ir import (
     Assign,
     Barrier,
     Contract,
+    CopyBox,
     Define,
     If,
     KeepLeast,
@@ -106,13 +107,15 @@ class Statements:
             elif isinstance(statement, If):
                 self._if(statement)
             elif isinstance(statement, Barrier):
-                self.threads.barrier(statement.all_memory)
+                self.threads.barrier(statement)
             elif isinstance(statement, Alloc):
                 self._alloc(statement)
             elif isinstance(statement, Assign):
                 self._assign(statement)
             elif isinstance(statement, Prefetch):
                 self.frame.line(f"prefetch({self.expressions.pointer(statement.array, statement.offset)});")
+            elif isinstance(statement, CopyBox):
+                self._copy_box(statement)
             elif isinstance(statement, Contract):
                 self._contract(statement)
             else:
@@ -125,7 +128,9 @@ class Statements:
 
     def _alloc(self, statement: Alloc) -> None:
         name = self.frame.names.like(statement.name)
-        pointer = Pointer(statement.name, name, statement.dtype, True, statement.space, statement.extent)
+        pointer = Pointer(
+            statement.name, name, statement.dtype, True, statement.space, statement.extent, row=statement.row
+        )
         self.arrays[statement.name] = pointer
         if statement.name in self.unread:
             return
@@ -294,6 +299,18 @@ class Statements:
         self.threads.copies()
         return True
 
+    def _copy_box(self, box: CopyBox) -> None:
+        """Renders a copy of a box as one copy, where the dialect has such, else element by element."""
+        if not self.frame.dialect.head.map:
+            self.body(box.body)
+            return
+        to, source = self.arrays[box.array], self.arrays[box.source]
+        self.expressions.read.add(box.source)
+        texts = [self.indices.text(x) for x in box.origin]
+        at = ", ".join(texts if self.frame.integer != "int64_t" else [f"static_cast<int>({text})" for text in texts])
+        self.threads.copy_box(box, to, source, at)
+        self.frame.wrote(box.array)
+
     def _move(self, store: Store) -> bool:
         """Renders a store that only copies a few elements as a move of one integer, where they fill one; whether it
         did. The pairs of a transposed operand are such elements."""
@@ -340,7 +357,7 @@ class Statements:
         if groups is not None:
             size, apart = groups
             return f"store_groups<{size}>({self.expressions.pointer(name, offset)}, {apart}, {value});"
-        array, at = self.arrays[name].name, ""
+        array, at = self.expressions.linear(name).name, ""
         if isinstance(stride, int) and abs(stride) * group.lanes < 1 << 31:
             array, at = self.expressions.pointer(name, offset), f"multiples<{group.lanes}>({stride})"
         at = at or self.indices.vector(offset)  # of lanes with the same offset, the last one wins

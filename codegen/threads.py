@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from luminal.codegen.dialect import BlockSyntax, Fold
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
-from luminal.codegen.signature import Pointer
+from luminal.codegen.signature import BoxMap, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.grid import ALIGNMENT, WARP
-from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, Loop, LoopNest, Statement, Store
-from luminal.core.schedule.nest.walk import headers, statements
+from luminal.core.grid import ALIGNMENT, LINES, PANEL, WARP
+from luminal.core.schedule.grid.legality import shared_bytes
+from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, CopyBox, Loop, LoopNest, Statement, Store
+from luminal.core.schedule.nest.walk import headers, inside, statements
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.types import DType, u64
 
 
 class Threads:
     """The threads of a block, in a dialect that has blocks; a CPU's task has one thread. ``shared`` collects the
-    declarations of shared arrays, which go to the head of the kernel, ``shared_bytes`` how much they take."""
+    declarations of shared arrays, which go to the head of the kernel, ``shared_bytes`` how much they take, of which the
+    host is asked for ``requested``."""
 
     def __init__(self, frame: Frame, indices: Indices, nest: LoopNest) -> None:
         self.frame = frame
@@ -33,8 +36,26 @@ class Threads:
         self._loop: Loop | None = None  # the open loop that is divided among the threads
         self._axis: Var | None = None  # its axis, aliases resolved
         self._scratch: dict[str, str] = {}
-        self._copying = False  # asynchronous copies may be under way, which no barrier has waited for
+        self._copies = _Copies("copy_commit();", "copy_wait<{left}>();")
+        self._boxes = _Copies("", "")
+        self._boxed = ""  # the variable that knows of copies of boxes
+        self.maps: list[BoxMap] = []
+        self._products = _Copies("", "")
         self._exchanged = _exchanged(nest)
+        fragments = [s.fragment for s in statements(nest.body) if isinstance(s, Contract)]
+        self._lanes = any(f is not None and not f.panels for f in fragments)
+        panels = {s.name for s in statements(nest.body) if isinstance(s, Alloc) and s.row}
+        one_by_one = (s for part in nest.body for s in _apart(part, bool(frame.dialect.head.map)))
+        self._shares = any(isinstance(s, Store) and s.array in panels for s in one_by_one)
+        syntax = frame.dialect.block
+        self._stages = _stages_of_boxes(nest) if frame.dialect.head.map else 0
+        taken = shared_bytes(nest) + (PANEL * LINES if self._stages else 0)  # panels begin at whole multiples
+        self._requests = syntax is not None and 0 < syntax.own < taken
+
+    @property
+    def requested(self) -> int:
+        """The bytes of shared memory that the host is asked for."""
+        return self.shared_bytes if self._requests else 0
 
     def begin(self) -> None:
         """Declares the thread's number, to which axes of loops with one iteration per thread become aliases."""
@@ -45,10 +66,17 @@ class Threads:
         self.frame.line(f"const {self.frame.integer} {name} = {syntax.thread};")
         for axis in _whole(self.nest):
             self.frame.alias(axis, self._number)
-        if any(isinstance(s, Contract) and s.fragment is not None for s in statements(self.nest.body)):
+        if self._lanes:
             lane = self.frame.names.like("lane")
             self.frame.line(f"const {self.frame.integer} {lane} = {name} % {WARP};")
             self.indices.named(sym.mod(self._number, WARP), lane)
+        stages = self._stages
+        if stages:
+            arrivals, boxes = (self.frame.names.like(each) for each in ("arrivals", "boxes"))
+            self._share(arrivals, u64, stages, u64.itemsize)
+            self.frame.line(f"Boxes<{stages}> {boxes} = boxes_begin<{stages}>({arrivals}, {name});")
+            self._boxed = boxes
+            self._boxes = _Copies(f"boxes_commit({boxes}, {{number}});", f"boxes_wait<{{left}}>({boxes});")
 
     @property
     def number(self) -> str:
@@ -59,6 +87,10 @@ class Threads:
     def lane(self) -> str:
         """The text of the thread's number in its warp."""
         return self.indices.text(sym.mod(self._number, WARP))
+
+    def lane_of(self, count: int) -> str:
+        """The text of the thread's number in its group of ``count`` threads."""
+        return self.indices.text(sym.mod(self._number, count))
 
     @property
     def apart(self) -> bool:
@@ -118,26 +150,56 @@ class Threads:
         number = self.number if self.nest.threads > 1 else "0"
         self.frame.line(f"block_sort<{self.nest.threads}>({first}, {extent}, {number});")
 
-    def barrier(self, all_memory: bool) -> None:
-        """Adds a barrier, after a wait for the asynchronous copies that are under way."""
-        if self._copying:
-            self.frame.line("copy_commit();")
-            self.frame.line("copy_wait<0>();")
-            self._copying = False
-        self.frame.line("barrier_of_all_memory();" if all_memory else "barrier();")
+    def barrier(self, barrier: Barrier) -> None:
+        """Adds a barrier, after waits for the products and the asynchronous copies that it does not leave under way."""
+        for line in self._products.wait(barrier.products):
+            self.frame.line(line)
+        both = (self._copies, self._boxes)
+        lines = [line for copies in both for line in copies.commit(self.number)]
+        for line in (*lines, *(line for copies in both for line in copies.wait(barrier.left))):
+            self.frame.line(line)
+        if self._shares:  # what threads have written, groups of warps will read
+            self.frame.line("share_with_groups();")
+        self.frame.line("barrier_of_all_memory();" if barrier.all_memory else "barrier();")
 
     def copies(self) -> None:
         """Notes that an asynchronous copy has been started."""
-        self._copying = True
+        self._copies.started = True
+
+    def copy_box(self, box: CopyBox, to: Pointer, source: Pointer, at: str) -> None:
+        """Adds a copy of the box of ``source`` that begins ``at`` these coordinates."""
+        about = (source.array, to.dtype.itemsize, box.sizes, box.strides, box.first, box.lines)
+        found = next((m for m in self.maps if about == _about(m)), None)
+        if found is None:
+            found = BoxMap(self.frame.names.like(f"box_{source.name}"), *about)
+            self.maps.append(found)
+        shape = f"{box.lines}, {box.row * to.dtype.itemsize // PANEL}"
+        self.frame.line(f"copy_box<{shape}>({self._boxed}, {to.name}, {found.name}, {self.number}, {at});")
+        self._boxes.started = True
+
+    def multiplies(self, wait: str) -> None:
+        """Notes that a product is under way. ``wait`` formats the line that waits until so many are ``left``."""
+        if self._products.waiting not in ("", wait):
+            raise SpecError("products of several tiles are under way in the background")
+        self._products.waiting, self._products.started = wait, True
 
     @contextmanager
     def repeated(self, body: Sequence[Statement]) -> Iterator[None]:
         """Around a loop over ``body``, which may run no iteration: copies started in one iteration may be under way in
         the next, and copies under way before the loop may be so after it."""
-        before = self._copying
-        self._copying = before or _leaves_copies(body)
+        barriers = [s for s in statements(body) if isinstance(s, Barrier)]
+        both = (self._copies, self._boxes, self._products)
+        before = [replace(copies) for copies in both]
+        boxes = bool(self.frame.dialect.head.map)
+        self._copies.started |= _leaves_copies(body, boxes=False, as_boxes=boxes)
+        self._boxes.started |= boxes and _leaves_copies(body, boxes=True, as_boxes=boxes)
+        for copies in both:
+            copies.left |= copies.begun and any(b.products if copies is self._products else b.left for b in barriers)
         yield
-        self._copying = self._copying or before
+        for copies, earlier in zip(both, before, strict=True):
+            copies.started, copies.left = copies.started or earlier.started, copies.left or earlier.left
+        if self._products.started:
+            raise SpecError("a product is under way at the end of a loop or condition: no barrier follows it there")
 
     def moved(self, body: Sequence[Statement]) -> frozenset[str]:
         """The arrays that other threads may have changed after a barrier in ``body``: no read moves across it."""
@@ -154,7 +216,7 @@ class Threads:
     def declare(self, statement: Alloc, pointer: Pointer) -> None:
         """Declares an array."""
         if statement.space == "shared":
-            self._share(pointer.name, pointer.dtype, statement.extent, f"alignas({ALIGNMENT}) ")
+            self._share(pointer.name, pointer.dtype, statement.extent, PANEL * LINES if pointer.row else ALIGNMENT)
             return
         element = self.frame.dialect.type(pointer.dtype)
         parts = self.nest.threads if statement.space == "registers" else 1
@@ -162,13 +224,14 @@ class Threads:
             raise SpecError(f"array {statement.name}: {statement.extent} elements for {parts} threads")
         self.frame.line(f"{element} {pointer.name}[{statement.extent // parts}];")
 
-    def _share(self, name: str, dtype: DType, extent: int, alignment: str = "") -> None:
-        """Declares an array that the threads share."""
-        first = -(-self.shared_bytes // ALIGNMENT) * ALIGNMENT
+    def _share(self, name: str, dtype: DType, extent: int, alignment: int = 0) -> None:
+        """Declares an array that the threads share, at a multiple of ``alignment`` bytes where that is not 0."""
+        whole = max(alignment, ALIGNMENT)
+        first = -(-self.shared_bytes // whole) * whole
         self.shared_bytes = first + extent * dtype.itemsize
-        of = self.frame.dialect.type(dtype)
-        form = self._syntax().shared
-        self.shared.append(form.format(alignment=alignment, type=of, name=name, extent=extent, first=first))
+        of, aligned = self.frame.dialect.type(dtype), f"alignas({alignment}) " if alignment else ""
+        form = self._syntax().requested if self._requests else self._syntax().shared
+        self.shared.append(form.format(alignment=aligned, type=of, name=name, extent=extent, first=first))
 
     def part(self, offset: Int, extent: int) -> Int:
         """``offset``, in an array of ``extent`` elements in the registers of all threads, relative to the thread's own
@@ -188,14 +251,58 @@ class Threads:
         return syntax
 
 
-def _leaves_copies(body: Sequence[Statement]) -> bool:
-    """Whether copies that ``body`` starts may be under way at its end."""
+@dataclass
+class _Copies:
+    """Asynchronous copies of one kind, or products: whether some may be ``started`` that no barrier has come after, and
+    some may be under way that barriers have ``left``; and how they are ended as a group, and waited for."""
+
+    end: str
+    waiting: str
+    started: bool = False
+    left: bool = False
+    begun: bool = False  # at all
+
+    def commit(self, number: str) -> list[str]:
+        return [self.end.format(number=number)] if self.started else []
+
+    def wait(self, left: int) -> list[str]:
+        waits = self.started or self.left
+        self.begun = self.begun or self.started
+        self.started, self.left = False, waits and left > 0
+        return [self.waiting.format(left=left)] if waits else []
+
+
+def _about(found: BoxMap) -> tuple[object, ...]:
+    return found.array, found.itemsize, found.sizes, found.strides, found.first, found.lines
+
+
+def _stages_of_boxes(nest: LoopNest) -> int:
+    """How many groups of copies of boxes may be under way at once."""
+    stages: dict[str, set[str]] = {}
+    for box in (s for s in statements(nest.body) if isinstance(s, CopyBox)):
+        stages.setdefault(box.source, set()).add(box.array)
+    return max(map(len, stages.values()), default=0)
+
+
+def _leaves_copies(body: Sequence[Statement], *, boxes: bool, as_boxes: bool) -> bool:
+    """Whether copies that ``body`` starts, ``boxes`` or others, may be under way at its end. ``as_boxes`` says that
+    boxes are copied as such."""
     for statement in reversed(body):
         if isinstance(statement, Barrier):
             return False
-        if any(isinstance(s, Store) and s.ahead for s in statements((statement,))):
+        if any(_is_copy(s, boxes) for s in _apart(statement, as_boxes)):
             return True
     return False
+
+
+def _is_copy(statement: Statement, boxes: bool) -> bool:
+    return isinstance(statement, CopyBox) if boxes else isinstance(statement, Store) and statement.ahead
+
+
+def _apart(statement: Statement, as_boxes: bool) -> list[Statement]:
+    """``statement`` and those inside it, but not those of boxes that are copied as such."""
+    inner = () if as_boxes and isinstance(statement, CopyBox) else inside(statement)
+    return [statement, *(s for part in inner for s in _apart(part, as_boxes))]
 
 
 def _exchanged(nest: LoopNest) -> frozenset[str]:

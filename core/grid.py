@@ -27,9 +27,12 @@ class Fragment:
     """A product of small matrices that the ``warp`` lanes of a warp compute together.
 
     The operands have ``rows x depth`` and ``depth x columns`` elements of type ``dtype``, the result ``rows x columns``
-    sums in float32, of which every lane holds ``elements``: lane ``LANE`` holds as its number ``ELEMENT`` the one in
-    ``row`` and ``column``, both expressions over these two variables. Operands of float32 are rounded to ``precision``
+    sums in float32, of which every lane holds ``elements``: lane ``lane`` holds as its number ``element`` the one in
+    ``row`` and ``column``, both expressions over these variables. Operands of float32 are rounded to ``precision``
     first.
+
+    Where it has ``panels``, the lanes are those of several warps, which read both operands from shared memory, where
+    these lie as ``in_panels`` says.
     """
 
     name: str
@@ -41,6 +44,9 @@ class Fragment:
     column: Int
     warp: int = WARP
     precision: Precision = FP32
+    lane: Var = LANE
+    element: Var = ELEMENT
+    panels: bool = False
 
     def __repr__(self) -> str:
         return f"Fragment({self.name}, {self.dtype})"
@@ -49,6 +55,25 @@ class Fragment:
     def elements(self) -> int:
         """Elements of the result that a lane holds."""
         return self.rows * self.columns // self.warp
+
+
+# PTX ISA, "Shared Memory Matrix Layout" of wgmma, 128-byte swizzling: the pattern repeats every eight lines.
+PANEL = 128  # bytes of a line of a panel
+LINES = 8
+# PTX ISA, "Tensors"; CUDA Driver API, "cuTensorMapEncodeTiled": boxes that a device copies as one.
+BOX_RANK = 5
+BOX_LINES = 256
+PARTS = PANEL // ALIGNMENT  # of a line, which change places
+
+
+def in_panels(offset: int, itemsize: int, rows: int, row: int) -> int:
+    """Where element ``offset`` of a matrix lies whose operations read panels. It has ``rows`` rows of ``row`` elements.
+    A panel has ``PANEL`` bytes of every row, line by line; in line number i, part p of ``ALIGNMENT`` bytes is at place
+    p xor i % LINES. Panels follow each other, and begin at multiples of ``PANEL * LINES`` bytes."""
+    wide, part = PANEL // itemsize, ALIGNMENT // itemsize
+    line, column = divmod(offset, row)
+    place = (column // wide * rows + line) * wide + column % wide
+    return place ^ line % LINES * part
 
 
 def aligned(size: int) -> int:
@@ -67,12 +92,14 @@ class Processor(NamedTuple):
 
 class BlockTile(NamedTuple):
     """A tile of a block: ``rows`` by ``columns``; each thread has a square of ``side`` by ``side``. ``rate`` is its
-    number of multiply-adds in the time in which a block that reads nothing does one; estimated."""
+    number of multiply-adds in the time in which a block that reads nothing does one; estimated. One of ``groups`` is
+    for groups of warps that multiply together, alone."""
 
     rows: int
     columns: int
     side: int
     rate: float
+    groups: bool = False
 
     @property
     def threads(self) -> int:
@@ -95,6 +122,8 @@ class BlockCosts:
     held: int = 2  # running sums of a chain may take 1/held of the registers of a thread
     four_warps: int = 64  # rows of a tile that four warps share; eight share a higher one, or lanes would hold too much
     sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
+    grouped: float = 0.6  # of the time of a product, where groups of warps multiply from shared memory: an estimate
+    grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory
@@ -103,6 +132,7 @@ class BlockCosts:
         BlockTile(64, 64, 4, 0.7), BlockTile(128, 128, 8, 1.0), BlockTile(32, 32, 4, 0.7),
         BlockTile(64, 128, 8, 0.85), BlockTile(128, 64, 8, 0.85), BlockTile(64, 64, 8, 0.7),
         BlockTile(32, 64, 4, 0.7), BlockTile(64, 32, 4, 0.7), BlockTile(32, 128, 4, 0.7), BlockTile(128, 32, 4, 0.7),
+        BlockTile(128, 256, 8, 1.2, groups=True),
     )  # fmt: skip
     chain_tiles: tuple[tuple[int, int], ...] = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows, columns at once
 
@@ -131,7 +161,8 @@ class Grid:
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
     bytes; ``processors`` is how many blocks that fill their threads' registers run at once, ``processor`` what each of
     them has, if it has room for several; ``ahead`` says that copies
-    into shared memory need not be waited for; ``fragments`` are the products that warps compute. A kernel can have
+    into shared memory need not be waited for; ``fragments`` are the products that warps compute, ``groups`` those of
+    several warps together, for which a block can have ``requested`` bytes of shared memory. A kernel can have
     ``buffers`` arguments, where that is limited. ``emulated`` says that this machine can emulate it; others have
     drivers for CPUs. ``costs`` are what schedules are chosen by.
     """
@@ -143,6 +174,8 @@ class Grid:
     processor: Processor = field(default=Processor(64 << 10, 100 << 10, 1024))
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
+    groups: tuple[Fragment, ...] = ()
+    requested: int = 0
     buffers: int | None = None
     emulated: bool = True
     costs: BlockCosts = field(default=BlockCosts(), repr=False)
@@ -156,6 +189,12 @@ class Grid:
         """The fragment for matrices of these types: in ``precision``, else exact; None if there is neither."""
         found = [f for f in self.fragments if f.dtype == a == b and f.precision in (precision, FP32)]
         return next((f for f in found if f.precision == precision), found[0] if found else None)
+
+    def group(self, a: DType, b: DType, rows: int, columns: int) -> Fragment | None:
+        """The product of a group of warps for matrices of these types and a tile of ``rows`` and ``columns``: the
+        widest; None if there is none."""
+        fitting = [f for f in self.groups if f.dtype == a == b and rows % f.rows == columns % f.columns == 0]
+        return max(fitting, key=lambda f: f.columns, default=None)
 
 
 _L, _E = map(sym.expr, (LANE, ELEMENT))
@@ -171,6 +210,21 @@ MMA = tuple(
         ("m16n8k16", f16, 16, FP32), ("m16n8k16", bf16, 16, FP32), ("m16n8k8_tf32", f32, 8, TF32),
     )
 )  # fmt: skip
+
+
+def _wgmma(dtype: DType, columns: int) -> Fragment:
+    """PTX ISA, "Register Fragments" of wgmma.mma_async.m64nNk16: each of four warps has 16 rows, and a lane of it pairs
+    of neighbouring columns in two of them, as in mma.m16n8k16."""
+    lane, element = Var("lane", 0, 4 * WARP - 1), Var("e", 0, columns // 2 - 1)
+    x, e = sym.expr(lane), sym.expr(element)
+    row = 16 * sym.floordiv(x, WARP) + sym.floordiv(sym.mod(x, WARP), 4) + 8 * sym.mod(sym.floordiv(e, 2), 2)
+    column = 8 * sym.floordiv(e, 4) + 2 * sym.mod(x, 4) + sym.mod(e, 2)
+    return Fragment(
+        f"m64n{columns}k16", dtype, 64, columns, 16, row, column, 4 * WARP, lane=lane, element=element, panels=True
+    )
+
+
+WGMMA = tuple(_wgmma(dtype, columns) for columns in (64, 128, 256) for dtype in (f16, bf16))
 
 # Metal does not document which lane holds what of a simdgroup_matrix; measured by others; not checked on a device yet.
 SIMDGROUP = tuple(

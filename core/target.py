@@ -14,7 +14,7 @@ from luminal.core import precision as precisions
 from luminal.core.costs import COSTS, Costs
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import InputError, TargetError
-from luminal.core.grid import MMA, REGISTER, SIMDGROUP, BlockLimits, Fragment, Grid, Processor
+from luminal.core.grid import MMA, REGISTER, SIMDGROUP, WGMMA, BlockLimits, Fragment, Grid, Processor
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MADD_INT8, MatrixUnit
 from luminal.core.precision import FP32, STORED, Precision
 from luminal.core.types import DType, f32
@@ -121,6 +121,12 @@ class Target:
         """Whether tiles read A without masks, so that a masked A is padded. Otherwise blocks copy zeros."""
         return self.grid is None
 
+    @property
+    def requested_block(self) -> BlockLimits:
+        """The most that a block may have whose shared memory the host asks for."""
+        assert self.grid is not None
+        return replace(self.block, shared=max(self.grid.shared, self.grid.requested))
+
     def fragment(self, a: DType, b: DType) -> Fragment | None:
         """The product of small matrices of these types, where there is one."""
         return None if self.grid is None else self.grid.fragment(a, b, self.precision)
@@ -180,14 +186,19 @@ WASM32 = Target(
 )  # fmt: skip
 
 
-def _cuda(compute: str, processors: int, shared: int, threads: int = 2048) -> Target:
+def _cuda(
+    compute: str, processors: int, shared: int, threads: int = 2048, requested: int = 0,
+    groups: tuple[Fragment, ...] = (),
+) -> Target:  # fmt: skip
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture. ``shared`` KiB and
-    ``threads`` of a processor: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    ``threads`` of a processor, and ``requested`` KiB that a block may have of it: CUDA C++ Programming Guide,
+    "Technical Specifications per Compute Capability"."""
     return Target(
         f"cuda:{compute}", platform.machine(), (compute,), ("-std=c++17", "-O3", "-fmad=false"),
         register_bytes=REGISTER, registers=255, dialect="cuda",
         grid=Grid(
             processors=processors, processor=Processor(64 << 10, shared << 10, threads), ahead=True, fragments=MMA,
+            groups=groups, requested=requested << 10,
         ),
     )  # fmt: skip
 
@@ -196,7 +207,8 @@ def _cuda(compute: str, processors: int, shared: int, threads: int = 2048) -> Ta
 GPUS = {
     target.name: target
     for target in (
-        _cuda("sm_80", 108, 164), _cuda("sm_89", 128, 100, 1536), _cuda("sm_90", 132, 228), _cuda("sm_100", 148, 228),
+        _cuda("sm_80", 108, 164), _cuda("sm_89", 128, 100, 1536),
+        _cuda("sm_90", 132, 228, requested=227, groups=WGMMA), _cuda("sm_100", 148, 228),
         Target(
             "metal", "aarch64", (), (), register_bytes=REGISTER, registers=128, dialect="metal", system="macos",
             grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP, buffers=31),  # Metal Feature Set Tables

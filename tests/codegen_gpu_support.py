@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from luminal.core.schedule.nest import interpreter, ir, walk
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform.loops import Scheduled
 from tests.codegen_support import WARNINGS, check_close
-from tests.gpu_emulation import Image, aligned
+from tests.gpu_emulation import Image, aligned, tensor_map
 
 Array = np.ndarray[Any, Any]
 
@@ -35,15 +35,17 @@ def read_by(nest: ir.LoopNest) -> set[str]:
 
 
 class Emulated:
-    """Kernels of one dialect in a library; ``texts`` by name."""
+    """Kernels of one dialect in a library, compiled with ``flags``; ``texts`` by name."""
 
-    def __init__(self, nests: Mapping[str, ir.LoopNest], dialect: Dialect, folder: Path) -> None:
+    def __init__(
+        self, nests: Mapping[str, ir.LoopNest], dialect: Dialect, folder: Path, flags: Sequence[str] = ()
+    ) -> None:
         self.texts = {name: rendered(name, nest, dialect) for name, nest in nests.items()}
         self.names = {nest: name for name, nest in nests.items()}
         kernels = {"kernels": "".join(render.kernel_text(text) for text in self.texts.values())}
         tensors = {name: [array.name for array in nest.arrays] for name, nest in nests.items()}
         table = render.emulated_kernels(list(self.texts.values()), tensors)
-        self.image = Image(kernels, table, dialect.name, folder, (*WARNINGS, "-Wno-unused-function"))
+        self.image = Image(kernels, table, dialect.name, folder, (*WARNINGS, "-Wno-unused-function", *flags))
 
     def run_nest(
         self, nest: ir.LoopNest, arrays: Mapping[str, Array], dims: Mapping[str, int], tasks: range | None
@@ -63,7 +65,9 @@ class Emulated:
         status = aligned(np.zeros(1, np.int32))
         sizes = aligned(np.array([dims[dim.name] for dim in nest.dims], np.int64))
         more = ([status] if signature.checked else []) + ([sizes] if signature.reads_dims else [])
-        faults = self.image.run(name, int(sym.evaluate(text.tasks, dims)), [*values, *more], unwritten)
+        named = {array.name: value for array, value in zip(nest.arrays, values, strict=True)}
+        maps = [tensor_map(of, named[of.array], dims) for of in signature.maps]
+        faults = self.image.run(name, int(sym.evaluate(text.tasks, dims)), [*values, *more], unwritten, maps)
         assert faults == "", faults
         for number in written:
             arrays[nest.arrays[number].name][:] = values[number]

@@ -128,6 +128,10 @@ def build_library(folder: Path, images: ImageCompiler | None = None, made: Sourc
 # ---- the stand-in ----------------------------------------------------------------------------------------------------
 
 
+# What only kernels ask for in which groups of warps multiply.
+FOR_GROUPS = ("cuFuncSetAttribute", "cuTensorMapEncodeTiled")
+
+
 class FakeDriver:
     """The stand-in at ``path``: what it was asked to be, and what it saw."""
 

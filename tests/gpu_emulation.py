@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from luminal.codegen import render, toolchain
+from luminal.codegen.signature import BoxMap
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +31,8 @@ class _Kernel(ctypes.Structure):
         ("threads", ctypes.c_uint32),
         ("parameters", ctypes.c_uint32),
         ("names", ctypes.c_void_p),
+        ("requested", ctypes.c_uint32),
+        ("maps", ctypes.c_uint32),
     )
 
 
@@ -71,8 +76,9 @@ class Image:
         """``memory`` is a buffer of the device; ``written`` says that all of it holds values."""
         self.library.lm_emulate_buffer(memory.ctypes.data, memory.nbytes, int(written))
 
-    def launch(self, name: str, blocks: int, arguments: Sequence[Array]) -> str:
-        """Runs a kernel on buffers that were declared; the faults that were found, one a line."""
+    def launch(self, name: str, blocks: int, arguments: Sequence[Array], maps: Sequence[Array] = ()) -> str:
+        """Runs a kernel on buffers that were declared, and ``maps``; the faults that were found, one a line."""
+        arguments = (*arguments, *maps)
         before = len(self.library.lm_emulate_faults())
         pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(array.ctypes.data for array in arguments))
         failed = self.library.lm_emulate(self.kernels[name], blocks, ctypes.addressof(pointers))
@@ -80,15 +86,27 @@ class Image:
         assert bool(failed) == bool(faults)
         return faults
 
-    def run(self, name: str, blocks: int, arrays: Sequence[Array], unwritten: Sequence[int] = ()) -> str:
-        """Runs a kernel on ``arrays``, of which those numbered ``unwritten`` hold no values yet."""
+    def run(
+        self, name: str, blocks: int, arrays: Sequence[Array], unwritten: Sequence[int] = (), maps: Sequence[Array] = ()
+    ) -> str:
+        """Runs a kernel on ``arrays``, of which those numbered ``unwritten`` hold no values yet, and ``maps``."""
         for number, array in enumerate(arrays):
             self.declare(array, number not in unwritten)
         try:
-            return self.launch(name, blocks, arrays)
+            return self.launch(name, blocks, arrays, maps)
         finally:
             for array in arrays:
                 self.library.lm_emulate_release(array.ctypes.data)
+
+
+def tensor_map(of: BoxMap, array: Array, dims: Mapping[str, int]) -> Array:
+    """The description of ``array`` that the emulated driver makes (runtime/emulator/tensor_map.hpp)."""
+    sizes, strides, (first,) = ([int(sym.evaluate(x, dims)) for x in xs] for xs in (of.sizes, of.strides, (of.first,)))
+    rank, size = len(sizes), of.itemsize
+    address = array.ctypes.data + first * size
+    steps = [x * size for x in strides]
+    fields = (address, rank, size, *sizes, *[0] * (5 - rank), *steps, *[0] * (5 - rank), 64, of.lines, 1, 1, 1)
+    return np.frombuffer(struct.pack("<QII5Q4Q5II", *fields, 0x70616D62).ljust(128, b"\0"), np.uint8).copy()
 
 
 def aligned(values: Array) -> Array:

@@ -184,7 +184,7 @@ def test_conditions_guard_statements_on_cpus() -> None:
 
 
 @device_support.needs_nvcc
-@pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("compute", ["sm_80", "sm_90a", "sm_100"])
 def test_nvcc_takes_every_kernel(compute: str, tmp_path: Path) -> None:
     path = tmp_path / "kernels.cu"
     path.write_text(source(CUDA))

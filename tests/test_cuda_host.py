@@ -25,6 +25,7 @@ from luminal.runtime import loader
 from tests import cuda_support, device_support, weights_support
 from tests.conftest import Golden
 from tests.cuda_support import (
+    FOR_GROUPS,
     PROGRAM,
     Abi,
     Array,
@@ -414,9 +415,10 @@ def test_a_call_that_fails_is_reported_and_leaves_nothing(fake: FakeDriver, path
         assert re.fullmatch(rf"7 cannot .+: {function} says an error \(CUDA_ERROR_UNKNOWN, 999\)", message), message
         assert fake.objects() == before, f"call {failed} of {function}"
         assert fake.faults() == []
-    # Everything that the host code calls is called here, but for launches one by one, waits that nobody looks at, and
-    # first values of states.
-    assert failed > 0 or function in ("cuLaunchKernel", "cuEventSynchronize", "cuMemcpyDtoDAsync_v2")
+    # Everything that the host code calls is called here, but for launches one by one, waits that nobody looks at, first
+    # values of states, and what products of groups of warps ask for (tests/test_groups.py).
+    elsewhere = ("cuLaunchKernel", "cuEventSynchronize", "cuMemcpyDtoDAsync_v2", *FOR_GROUPS)
+    assert failed > 0 or function in elsewhere
 
 
 def test_a_launch_that_fails_under_a_profile_is_reported(fake: FakeDriver, path: Path) -> None:
@@ -461,7 +463,7 @@ def test_golden_library(golden: Golden) -> None:
 def test_an_image_is_made_for_each_architecture_and_for_later_ones() -> None:
     target = replace(cuda_support.TARGET, features=("sm_100", "sm_90"), flags=("-O3",))
     assert cuda.image_flags(target) == (
-        "-fatbin", "-O3", "-gencode=arch=compute_100,code=sm_100", "-gencode=arch=compute_90,code=sm_90",
+        "-fatbin", "-O3", "-gencode=arch=compute_100,code=sm_100", "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_90,code=compute_90",
     )  # fmt: skip
     assert "constexpr cuda::Code model_code = {90, kernels_table};" in cuda_support.bundle(target).files["library.cpp"]
@@ -599,6 +601,15 @@ static_assert(offsetof(lm::cuda::KernelNode, threads) == offsetof(CUDA_KERNEL_NO
 static_assert(offsetof(lm::cuda::KernelNode, shared_bytes) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, sharedMemBytes));
 static_assert(offsetof(lm::cuda::KernelNode, arguments) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, kernelParams));
 static_assert(offsetof(lm::cuda::KernelNode, context) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, ctx));
+static_assert(sizeof(lm::cuda::TensorMap) == sizeof(CUtensorMap));
+static_assert(alignof(lm::cuda::TensorMap) % alignof(CUtensorMap) == 0);  // 64 in CUDA 12, 128 later
+static_assert(lm::cuda::UINT16 == CU_TENSOR_MAP_DATA_TYPE_UINT16);
+static_assert(lm::cuda::NOT_INTERLEAVED == CU_TENSOR_MAP_INTERLEAVE_NONE);
+static_assert(lm::cuda::SWIZZLED_BY_128 == CU_TENSOR_MAP_SWIZZLE_128B);
+static_assert(lm::cuda::IN_L2_BY_256 == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+static_assert(lm::cuda::ZEROS_OUTSIDE == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+static_assert(lm::cuda::MOST_REQUESTED == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+static_assert(lm::cuda::REQUESTED == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 static_assert(lm::cuda::OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY && lm::cuda::NO_DEVICE == CUDA_ERROR_NO_DEVICE);
 static_assert(lm::cuda::INVALID_IMAGE == CUDA_ERROR_INVALID_IMAGE);
 static_assert(lm::cuda::NO_BINARY_FOR_GPU == CUDA_ERROR_NO_BINARY_FOR_GPU);

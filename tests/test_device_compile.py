@@ -14,7 +14,7 @@ needs_clang = pytest.mark.skipif(
 
 
 @device_support.needs_nvcc
-@pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_90a", "sm_100"])
 def test_every_function_compiles_as_cuda(compute: str, tmp_path: Path) -> None:
     said, binary = device_support.compile_cuda(NATIVE / "device_every.cu", compute, tmp_path)
     assert "warning" not in said and binary.stat().st_size > 0

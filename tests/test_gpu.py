@@ -375,8 +375,8 @@ def test_a_library_holds_machine_code_and_says_what_its_kernels_take(tmp_path: P
     module, _, _ = compiled("cuda:sm_90", CASES["classifier"])
     assert module.manifest["device"] == "cuda" and module.manifest["emulated"] is False
     for kernel in module.manifest["kernels"]:
-        assert set(kernel["resources"]) == {"sm_90"}
-        uses = kernel["resources"]["sm_90"]
+        assert set(kernel["resources"]) == {"sm_90a"}
+        uses = kernel["resources"]["sm_90a"]
         assert 8 <= uses["registers"] <= 255 and uses["spilled"] == 0 and uses["shared"] < 48 << 10
     folder = module.export(tmp_path, python_module=False)
     library = (folder / module.manifest["library"]).read_bytes()

@@ -34,7 +34,7 @@ DESCRIBED = (*STATEMENTS, ir.Prologue)
 ROLES = {
     "scalars": {"Scalar"},
     "terms": {"tuple[tuple[str, Scalar], ...]"},
-    "indices": {"Int", "Int | None"},
+    "indices": {"Int", "Int | None", "Indices"},
     "conditions": {"tuple[Int, ...]"},
     "nested": {"tuple[Loop, ...]", "Prologue | None"},
     "body": {"tuple[Statement, ...]"},
@@ -49,6 +49,7 @@ SAMPLES = {
     "Var": K,
     "Int": sym.expr(AT),
     "Int | None": sym.expr(AT),
+    "Indices": (sym.expr(AT), 3),
     "tuple[Int, ...]": (sym.expr(AT) - 1,),
     "Scalar": VALUE,
     "tuple[tuple[str, Scalar], ...]": (("x", VALUE),),

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "device.hpp"
+#include "tensor_map.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -62,6 +63,7 @@ struct Operation {
 struct Function {
     std::shared_ptr<lm_emulated::Image> image;
     const lm_emulated_kernel* kernel = nullptr;
+    int32_t most_requested = 48 << 10;  // bytes of shared memory that a launch may ask for
 };
 
 struct Module {
@@ -75,6 +77,7 @@ struct Launch {
     const lm_emulated_kernel* kernel = nullptr;
     uint64_t blocks = 0;
     std::vector<void*> arguments;
+    std::vector<lm_emulated::TensorMap> maps;
 };
 
 struct Stream {
@@ -124,6 +127,7 @@ struct State {
         {"capability", LM_EMULATED_CAPABILITY},  // of each device: 90 is 9.0
         {"first_capability", 0},                 // of device 0, where it has another
         {"memory", int64_t{1} << 40},
+        {"requested", 227 << 10},  // bytes of shared memory that a block may have
     };
     bool initialised = false;
     int64_t retained = 0;
@@ -263,7 +267,11 @@ int32_t waited(int32_t result) {
 void carry_out(const Launch& launch) {
     State& s = state();
     if (s.sticky != SUCCESS) return;  // nothing runs any more before somebody learns of it
-    const std::string faults = s.device.run(*launch.image, launch.kernel, launch.blocks, launch.arguments.data());
+    std::vector<void*> arguments = launch.arguments;
+    for (const lm_emulated::TensorMap& map : launch.maps) {
+        arguments.push_back(const_cast<lm_emulated::TensorMap*>(&map));
+    }
+    const std::string faults = s.device.run(*launch.image, launch.kernel, launch.blocks, arguments.data());
     if (faults.empty()) return;
     s.reason = faults;
     fail_later(LAUNCH_FAILED);
@@ -287,8 +295,13 @@ int32_t read_launch(const KernelNode& node, Launch& launch) {
     const lm_emulated_kernel& kernel = *node.function->kernel;
     const bool one_dimensional =
         node.blocks[1] == 1 && node.blocks[2] == 1 && node.threads[1] == 1 && node.threads[2] == 1;
-    if (!one_dimensional || node.blocks[0] == 0 || node.blocks[0] > 2147483647 || node.shared_bytes != 0) {
+    if (!one_dimensional || node.blocks[0] == 0 || node.blocks[0] > 2147483647 ||
+        node.shared_bytes > static_cast<uint32_t>(node.function->most_requested)) {
         return INVALID_VALUE;
+    }
+    if (node.shared_bytes != kernel.requested) {
+        fault("kernel " + std::string(kernel.name) + " is launched with " + std::to_string(node.shared_bytes) +
+              " bytes of shared memory, and needs " + std::to_string(kernel.requested));
     }
     if (node.threads[0] != kernel.threads) {
         fault("kernel " + std::string(kernel.name) + " is launched with " + std::to_string(node.threads[0]) +
@@ -305,6 +318,10 @@ int32_t read_launch(const KernelNode& node, Launch& launch) {
             fault("argument " + std::to_string(i) + " of kernel " + kernel.name + " does not lie on the device");
         }
         launch.arguments.push_back(argument);
+    }
+    launch.maps.resize(kernel.maps);
+    for (uint32_t i = 0; i < kernel.maps; ++i) {
+        memcpy(&launch.maps[i], node.arguments[kernel.parameters + i], sizeof(lm_emulated::TensorMap));
     }
     return SUCCESS;
 }
@@ -427,8 +444,9 @@ EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t d
     ENTER("cuDeviceGetAttribute");
     const int64_t first = state().settings["first_capability"];
     const int32_t capability = static_cast<int32_t>(device == 0 && first != 0 ? first : state().settings["capability"]);
-    if (attribute != 75 && attribute != 76) return INVALID_VALUE;
-    *value = attribute == 75 ? capability / 10 : capability % 10;
+    if (attribute != 75 && attribute != 76 && attribute != 97) return INVALID_VALUE;
+    const int32_t requested = static_cast<int32_t>(state().settings["requested"]);
+    *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : requested;
     return SUCCESS;
 }
 
@@ -491,6 +509,46 @@ EXPORT int32_t cuModuleGetFunction(const Function** function, Module* module, co
     if (found == nullptr) found = std::make_unique<Function>(Function{module->image, kernel});
     *function = found.get();
     return SUCCESS;
+}
+
+/// What the driver requires of an array and a box; every box that is swizzled by 128 bytes has as many along a line.
+EXPORT int32_t cuTensorMapEncodeTiled(void* map, int32_t type, uint32_t rank, Address address, const uint64_t* sizes,
+                                      const uint64_t* strides, const uint32_t* box, const uint32_t* every,
+                                      int32_t interleave, int32_t swizzle, int32_t, int32_t fill) {
+    ENTER_IN_CONTEXT("cuTensorMapEncodeTiled");
+    lm_emulated::TensorMap made = {};
+    made.itemsize = 2;
+    const bool known = type == 1 && interleave == 0 && swizzle == 3 && fill == 0;
+    bool right = known && reinterpret_cast<uintptr_t>(map) % 64 == 0 && rank >= 2 && rank <= 5 && address % 16 == 0 &&
+                 box[0] * made.itemsize == 128;
+    for (uint32_t d = 0; right && d < rank; ++d) {
+        right = sizes[d] > 0 && sizes[d] <= uint64_t{1} << 32 && box[d] > 0 && box[d] <= 256 && every[d] == 1;
+        made.sizes[d] = sizes[d];
+        made.box[d] = box[d];
+        if (d + 1 == rank) break;
+        right &= strides[d] % 16 == 0 && strides[d] > 0 && strides[d] < uint64_t{1} << 40;
+        made.strides[d] = strides[d];
+    }
+    if (!right) return INVALID_VALUE;
+    made.address = address;
+    made.rank = rank;
+    made.mark = made.MARK;
+    memcpy(map, &made, sizeof made);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuFuncSetAttribute(const Function* function, int32_t attribute, int32_t value) {
+    ENTER_IN_CONTEXT("cuFuncSetAttribute");
+    for (const auto& [module, owned] : state().modules) {
+        for (const auto& [name, known] : module->functions) {
+            if (known.get() != function) continue;
+            if (attribute != 8 || value < 0 || value > state().settings["requested"]) return INVALID_VALUE;
+            known->most_requested = value;
+            return SUCCESS;
+        }
+    }
+    fault("cuFuncSetAttribute is given a kernel that does not exist");
+    return INVALID_HANDLE;
 }
 
 EXPORT int32_t cuMemAlloc_v2(Address* address, size_t bytes) {

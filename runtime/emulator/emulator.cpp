@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "fiber.hpp"
+#include "tensor_map.hpp"
 
 namespace {
 
-constexpr uint32_t WARP = 32;
+constexpr uint32_t WARP = 32, GROUP = 4 * WARP;
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr size_t MOST_FAULTS = 4;  // of each kind that are told of a launch
 
@@ -41,10 +42,12 @@ struct Cell {
     struct Touch {
         uint32_t launch = 0, thread = 0;
         Time time;
+        uint16_t shares = 0;  // of the thread that wrote
         uint8_t bytes = 0;
     };
     Touch writer, readers[2];  // two, so that a thread's own reads do not hide another's
     uint8_t written = 0;  // bytes that hold a value
+    uint16_t multiplied = 0;  // lanes of products under way that read it
 };
 
 struct Memory {
@@ -56,12 +59,40 @@ struct Memory {
     std::vector<Cell> cells;
 };
 
-enum class State { ready, at_barrier, at_warp_barrier, together, finished };
+enum class State { ready, at_barrier, at_warp_barrier, together, group_together, at_arrival, finished };
 
 struct Copy {
     void* to;
     const void* from;
     uint32_t bytes;
+};
+
+/// What a lane has of a product of its group that is under way.
+struct Product {
+    float* sum;
+    std::vector<float> added;
+    std::vector<const void*> reads;  // of PART bytes each
+
+    static constexpr uint32_t PART = 16;
+    bool adds_to(uintptr_t address, size_t bytes) const {
+        const uintptr_t begin = reinterpret_cast<uintptr_t>(sum);
+        return address < begin + added.size() * sizeof(float) && begin < address + bytes;
+    }
+};
+
+/// A box on its way into shared memory: parts of 16 bytes and what they hold, none of which is there yet.
+struct Box {
+    std::vector<std::pair<char*, std::vector<char>>> parts;
+};
+
+/// An mbarrier of one thread: `expected` bytes of its phase, of which boxes bring `bytes`.
+struct Arrival {
+    uint32_t phase = 0;
+    bool arrived = false;
+    uint64_t expected = 0, bytes = 0;
+    std::vector<Box> boxes;
+
+    bool ends() const { return arrived && expected == bytes; }
 };
 
 struct Fiber {
@@ -73,8 +104,18 @@ struct Fiber {
     Time shared_time, global_time;
     void* given = nullptr;  // to the lanes of its warp
     void (*together)(void* const* lanes) = nullptr;
+    const void* arrival = nullptr;         // for which it waits
+    uint32_t parity = 0;
     std::vector<Copy> copies;              // since the last commit
     std::vector<std::vector<Copy>> groups;  // committed, the oldest first
+    std::vector<Product> products;            // since the last commit
+    std::vector<std::vector<Product>> sets;   // committed, the oldest first
+    uint16_t shares = 0;                      // how often it shared with products what it had written
+    bool fenced = false;                      // at least once in this block
+    uint32_t fences = 1;
+    std::vector<uint32_t> used;  // for each four bytes of the stack, after which fence; none before the first
+
+    bool multiplies() const { return !products.empty() || !sets.empty(); }
 };
 
 struct Emulator {
@@ -93,6 +134,7 @@ struct Emulator {
     Fiber* current = nullptr;
     lm_emulated::Context scheduler;
     bool stopped = false;
+    std::map<const void*, Arrival> arrivals;  // of the running block
     Memory* last = nullptr;  // where the last access was
 };
 
@@ -259,11 +301,26 @@ std::string describe(const Memory& memory, uintptr_t address) {
     return "byte " + std::to_string(address - place.begin) + " of " + place.name;
 }
 
+/// An access of a thread to its own variables: sums of products may be among them.
+void touch_own(Fiber& fiber, uintptr_t address, size_t bytes) {
+    if (fiber.used.empty()) return;
+    const uintptr_t stack = reinterpret_cast<uintptr_t>(fiber.stack.get());
+    for (size_t at = (address - stack) / 4; at <= (address + bytes - 1 - stack) / 4; ++at) fiber.used[at] = fiber.fences;
+    if (!fiber.multiplies()) return;
+    auto waits = [&](const Product& product) { return product.adds_to(address, bytes); };
+    bool any = std::any_of(fiber.products.begin(), fiber.products.end(), waits);
+    for (const auto& set : fiber.sets) any |= std::any_of(set.begin(), set.end(), waits);
+    if (any) record("unfinished product", "its sums are used before it was waited for");
+}
+
 void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
     Emulator& e = emulator();
     if (e.current == nullptr) return;
     const uintptr_t stack = reinterpret_cast<uintptr_t>(e.current->stack.get());
-    if (address - stack < STACK_BYTES) return;
+    if (address - stack < STACK_BYTES) {
+        touch_own(*e.current, address, bytes);
+        return;
+    }
     Memory* memory = find(address, bytes);
     if (memory == nullptr) {
         stop("out-of-bounds", std::string(write ? "a write" : "a read") + " of " + std::to_string(bytes) +
@@ -297,13 +354,16 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
                                    (with_write ? " wrote" : " read") + " with no barrier between");
             }
         }
+        if (write && cell.multiplied > 0) {
+            record("overwritten operand", describe(*memory, address) + ", which a product under way reads");
+        }
         if (write) cell.written |= mask;
         if (!atomic) {
             const Cell::Touch& first = cell.readers[0];
             const bool replaced = first.thread == self || ordered(first, self, time, threads);
             Cell::Touch& mine = write ? cell.writer : cell.readers[replaced ? 0 : 1];
             const bool again = mine.launch == e.launch && mine.thread == self && mine.time == time;
-            mine = {e.launch, self, time, static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
+            mine = {e.launch, self, time, e.current->shares, static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
         }
         address += count;
         bytes -= count;
@@ -322,6 +382,54 @@ void arrive(const std::vector<Copy>& copies) {
     }
 }
 
+/// The cells of a part that a product reads; null where it is in no shared array.
+Cell* cells_of(const void* part) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(part);
+    Memory* memory = find(address, Product::PART);
+    return memory == nullptr || !memory->shared ? nullptr : &memory->cells[(address - memory->begin) / 4];
+}
+
+/// Products that were under way end: a lane's sums have changed, and what they read may be written again.
+void finish(const std::vector<Product>& products) {
+    for (const Product& product : products) {
+        for (size_t i = 0; i < product.added.size(); ++i) product.sum[i] += product.added[i];
+        for (const void* const part : product.reads) {
+            touch(reinterpret_cast<uintptr_t>(part), Product::PART, false, false);
+            Cell* const cells = cells_of(part);
+            for (uint32_t i = 0; i < Product::PART / 4; ++i) --cells[i].multiplied;
+        }
+    }
+}
+
+/// Whether the phase of that parity of an arrival has ended: it does where nothing is missing any more, and its boxes
+/// are there then.
+bool phase_ended(const void* at, uint32_t parity) {
+    Emulator& e = emulator();
+    const auto found = e.arrivals.find(at);
+    if (found == e.arrivals.end()) {
+        stop("missing arrival", "a wait at " + near(reinterpret_cast<uintptr_t>(at)) + ", where no arrival was begun");
+        return false;
+    }
+    Arrival& arrival = found->second;
+    if (arrival.phase % 2 != parity) return true;
+    if (!arrival.ends()) return false;
+    for (const Box& box : arrival.boxes) {
+        for (const auto& [to, bytes] : box.parts) {
+            memcpy(to, bytes.data(), bytes.size());
+            const Fiber& by = *e.current;  // as if it had written them, and shared them with products
+            const Time time = now(*find(reinterpret_cast<uintptr_t>(to), bytes.size()));
+            Cell* const cells = cells_of(to);
+            for (uint32_t i = 0; i < bytes.size() / 4; ++i) {
+                cells[i].written = 0xF;
+                cells[i].writer = {e.launch, e.block * e.kernel->threads + by.thread, time,
+                                   static_cast<uint16_t>(by.shares - 1), 0xF};
+            }
+        }
+    }
+    arrival = Arrival{arrival.phase + 1, false, 0, 0, {}};
+    return true;
+}
+
 // ---- threads ---------------------------------------------------------------------------------------------------------
 
 void wait(State state) {
@@ -333,6 +441,7 @@ void wait(State state) {
 void fiber_main() {
     Emulator& e = emulator();
     e.kernel->call(e.arguments, e.block, e.current->thread);
+    if (e.current->multiplies()) record("unfinished product", "a thread ends without waiting for it");
     e.current->state = State::finished;
     e.scheduler.resume(e.current->context);
 }
@@ -354,15 +463,15 @@ bool all_order_memory(size_t first, size_t end) {
                        [](const Fiber& fiber) { return fiber.all_memory; });
 }
 
-/// Lets the lanes of a warp go that all wait in `state`; whether they did.
-bool release_warp(size_t first, State state) {
+/// Lets the lanes of a warp, or of a group, go that all wait in `state`; whether they did.
+bool release_lanes(size_t first, size_t count, State state) {
     std::vector<Fiber>& fibers = emulator().fibers;
-    const size_t end = std::min(fibers.size(), first + WARP);
+    const size_t end = std::min(fibers.size(), first + count);
     for (size_t i = first; i < end; ++i) {
         if (fibers[i].state != state) return false;
     }
-    if (state == State::together) {
-        void* given[WARP];
+    if (state != State::at_warp_barrier) {
+        void* given[GROUP];
         for (size_t i = first; i < end; ++i) given[i - first] = fibers[i].given;
         fibers[first].together(given);
     }
@@ -381,7 +490,19 @@ bool release() {
     Emulator& e = emulator();
     bool any = false;
     for (size_t first = 0; first < e.fibers.size(); first += WARP) {
-        any |= release_warp(first, State::together) || release_warp(first, State::at_warp_barrier);
+        any |= release_lanes(first, WARP, State::together) || release_lanes(first, WARP, State::at_warp_barrier);
+    }
+    for (size_t first = 0; first < e.fibers.size(); first += GROUP) {
+        any |= release_lanes(first, GROUP, State::group_together);
+    }
+    if (any) return true;
+    for (Fiber& fiber : e.fibers) {
+        if (fiber.state != State::at_arrival) continue;
+        const auto arrival = e.arrivals.find(fiber.arrival);
+        if (arrival == e.arrivals.end()) continue;
+        if (arrival->second.phase % 2 == fiber.parity && !arrival->second.ends()) continue;
+        fiber.state = State::ready;
+        any = true;
     }
     if (any) return true;
     for (const Fiber& fiber : e.fibers) {
@@ -401,11 +522,15 @@ void run_block() {
     for (Memory* memory : e.touched) std::fill(memory->cells.begin(), memory->cells.end(), Cell{});
     for (Memory* memory : e.touched) memory->touched = false;
     e.touched.clear();
+    e.arrivals.clear();
     for (Fiber& fiber : e.fibers) {
         fiber.state = State::ready;
         fiber.shared_time = fiber.global_time = {};
         fiber.copies.clear();
         fiber.groups.clear();
+        fiber.products.clear();
+        fiber.sets.clear();
+        fiber.fenced = false;
         fiber.context.begin(fiber_main, fiber.stack.get(), STACK_BYTES);
     }
     while (!e.stopped) {
@@ -423,10 +548,16 @@ void run_block() {
                                        [](const Fiber& fiber) { return fiber.state == State::ready; });
         if (ready || release()) continue;
         const bool warp = std::any_of(e.fibers.begin(), e.fibers.end(), [](const Fiber& fiber) {
-            return fiber.state == State::together || fiber.state == State::at_warp_barrier;
+            return fiber.state == State::together || fiber.state == State::at_warp_barrier ||
+                   fiber.state == State::group_together;
         });
-        if (warp) {
+        const bool arrival = std::any_of(e.fibers.begin(), e.fibers.end(),
+                                         [](const Fiber& fiber) { return fiber.state == State::at_arrival; });
+        if (arrival) {
+            record("missing arrival", "threads " + some_threads(State::at_arrival) + " wait for boxes that do not come");
+        } else if (warp) {
             record("missing lanes", "threads " + some_threads(State::together) + some_threads(State::at_warp_barrier) +
+                                        some_threads(State::group_together) +
                                         " wait for lanes of their warps that do not come");
         } else {
             record("divergent barrier", "threads " + some_threads(State::at_barrier) + " wait at a barrier, and " +
@@ -462,6 +593,13 @@ void lm_emulated_together(void* mine, void (*together)(void* const* lanes)) {
     wait(State::together);
 }
 
+void lm_emulated_group_together(void* mine, void (*together)(void* const* lanes)) {
+    Fiber& fiber = *emulator().current;
+    fiber.given = mine;
+    fiber.together = together;
+    wait(State::group_together);
+}
+
 void lm_emulated_access(const void* p, uint32_t bytes) {
     if (reinterpret_cast<uintptr_t>(p) % bytes != 0) {
         stop("misaligned access", std::to_string(bytes) + " bytes at " + near(reinterpret_cast<uintptr_t>(p)));
@@ -493,6 +631,111 @@ void lm_emulated_copy_wait(uint32_t groups) {
         arrive(fiber.groups.front());
         fiber.groups.erase(fiber.groups.begin());
     }
+}
+
+void lm_emulated_share(void) { ++emulator().current->shares; }
+
+void lm_emulated_product_fence(void) {
+    Fiber& fiber = *emulator().current;
+    fiber.used.resize(STACK_BYTES / 4);
+    fiber.fenced = true;
+    ++fiber.fences;
+}
+
+float* lm_emulated_product(float* sum, uint32_t elements) {
+    Fiber& fiber = *emulator().current;
+    const size_t first = (reinterpret_cast<uintptr_t>(sum) - reinterpret_cast<uintptr_t>(fiber.stack.get())) / 4;
+    bool used = !fiber.fenced;
+    for (size_t i = first; i < first + elements && !used; ++i) used = fiber.used[i] == fiber.fences;
+    if (used) record("unfenced product", "its sums were used, and no fence follows");
+    fiber.products.push_back({sum, std::vector<float>(elements), {}});
+    return fiber.products.back().added.data();
+}
+
+void lm_emulated_product_read(const void* p, uint32_t) {
+    Emulator& e = emulator();
+    const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+    lm_emulated_access(p, Product::PART);
+    touch(address, Product::PART, false, false);
+    Cell* const cells = cells_of(p);
+    if (cells == nullptr) {
+        stop("out-of-bounds", "a product reads " + near(address));
+        return;
+    }
+    for (uint32_t i = 0; i < Product::PART / 4; ++i) {
+        const Cell::Touch& writer = cells[i].writer;
+        const Fiber& by = e.fibers[writer.thread % e.kernel->threads];
+        if (writer.launch == e.launch && by.shares == writer.shares) {
+            record("unshared write", "thread " + std::to_string(by.thread) + " wrote " + describe(*find(address, 4), address) +
+                                         ", which a product reads, and has not shared it");
+        }
+        ++cells[i].multiplied;
+    }
+    e.current->products.back().reads.push_back(p);
+}
+
+void lm_emulated_product_commit(void) {
+    Fiber& fiber = *emulator().current;
+    fiber.sets.push_back(std::move(fiber.products));
+    fiber.products.clear();
+}
+
+void lm_emulated_product_wait(uint32_t sets) {
+    Fiber& fiber = *emulator().current;
+    while (fiber.sets.size() > sets) {
+        finish(fiber.sets.front());
+        fiber.sets.erase(fiber.sets.begin());
+    }
+}
+
+void lm_emulated_arrival_begin(uint64_t* arrival) { emulator().arrivals[arrival] = {}; }
+void lm_emulated_arrival_expect(uint64_t* arrival, uint32_t bytes) { emulator().arrivals[arrival].expected += bytes; }
+void lm_emulated_arrival(uint64_t* arrival) { emulator().arrivals[arrival].arrived = true; }
+
+void lm_emulated_arrival_wait(uint64_t* arrival, uint32_t parity) {
+    Fiber& fiber = *emulator().current;
+    fiber.arrival = arrival;
+    fiber.parity = parity;
+    while (!phase_ended(arrival, parity)) wait(State::at_arrival);
+}
+
+void lm_emulated_copy_box(void* shared, const void* map, const int32_t* at, uint64_t* arrival) {
+    constexpr uint32_t PANEL = 128, PART = 16, LINES = 8;
+    Emulator& e = emulator();
+    lm_emulated::TensorMap of;
+    memcpy(&of, map, sizeof of);
+    if (of.mark != of.MARK) {
+        stop("wrong map", "a box of an array that the driver has not described");
+        return;
+    }
+    lm_emulated_access(shared, PANEL * LINES);
+    const uint32_t each = PART / of.itemsize;
+    Box box;
+    for (uint32_t line = 0; line < of.box[1]; ++line) {
+        for (uint32_t part = 0; part < PANEL / PART; ++part) {
+            std::vector<char> bytes(PART);
+            for (uint32_t k = 0; k < each; ++k) {
+                uint64_t address = of.address;
+                bool inside = true;
+                for (uint32_t d = 0; d < of.rank; ++d) {
+                    const int64_t i = at[d] + static_cast<int64_t>(d == 0 ? part * each + k : d == 1 ? line : 0);
+                    inside &= 0 <= i && static_cast<uint64_t>(i) < of.sizes[d];
+                    address += static_cast<uint64_t>(i) * (d == 0 ? of.itemsize : of.strides[d - 1]);
+                }
+                if (!inside) continue;
+                touch(address, of.itemsize, false, false);
+                memcpy(bytes.data() + k * of.itemsize, reinterpret_cast<const void*>(address), of.itemsize);
+            }
+            char* const to = static_cast<char*>(shared) + line * PANEL + (part ^ line % LINES) * PART;
+            touch(reinterpret_cast<uintptr_t>(to), PART, true, false);
+            Cell* const cells = cells_of(to);
+            if (cells == nullptr) return;
+            for (uint32_t i = 0; i < PART / 4; ++i) cells[i].written = 0;  // until it arrives
+            box.parts.emplace_back(to, std::move(bytes));
+        }
+    }
+    e.arrivals[arrival].bytes += PANEL * of.box[1];
+    e.arrivals[arrival].boxes.push_back(std::move(box));
 }
 
 // ---- the interface ---------------------------------------------------------------------------------------------------

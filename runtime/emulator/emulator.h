@@ -9,14 +9,23 @@
 extern "C" {
 #endif
 
+#ifdef __cplusplus
+#define LM_UNLESS_GIVEN(value) = value
+#else
+#define LM_UNLESS_GIVEN(value)
+#endif
+
 /* A kernel: `call` does what one thread of one block does, `threads` is the number of threads of a block, `parameters`
- * that of its arguments, all of them pointers: arguments[i] is the i-th, and names[i] what faults call it. */
+ * that of its arguments, all of them pointers: arguments[i] is the i-th, and names[i] what faults call it. Its blocks
+ * share `requested` bytes for which the host asks. After the parameters come pointers to `maps` of 128 bytes. */
 struct lm_emulated_kernel {
     const char* name;
     void (*call)(void* const* arguments, uint32_t block, uint32_t thread);
     uint32_t threads;
     uint32_t parameters;
     const char* const* names;
+    uint32_t requested LM_UNLESS_GIVEN(0);
+    uint32_t maps LM_UNLESS_GIVEN(0);
 };
 
 /* The kernels of an image, ended by one without a name. */

@@ -62,5 +62,48 @@ extern "C" __global__ void tiles(const float* x, float* y) {
     for (int i = 0; i < 64; ++i) y[64 * thread + i] = sum[i];
 }
 
+template <class F, class T> LM_DEVICE void every_group(float* sum, const T* panels, int thread) {
+    using Along = Panels<T, 256, 64, true>;
+    using Down = Panels<T, 64, 256, false>;
+    group_begin();
+    group_tile_step<F, Along, Along, 1, 1>(sum, panels, 16, panels, 32, thread);
+    group_tile_step<F, Down, Down, 1, 1>(sum, panels, 16 * 256, panels, 0, thread);
+    group_commit();
+    share_with_groups();
+    group_wait<0, F::elements>(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(128) groups(float* y) {
+    LM_REQUESTED(float16, halves, 256 * 64, 0);
+    LM_REQUESTED(bfloat16, brains, 256 * 64, 32768);
+    const int thread = threadIdx.x;
+    float sum[128] = {};
+    every_group<m64n64k16<float16>>(sum, halves, thread);
+    every_group<m64n64k16<bfloat16>>(sum, brains, thread);
+    every_group<m64n128k16<float16>>(sum, halves, thread);
+    every_group<m64n128k16<bfloat16>>(sum, brains, thread);
+    every_group<m64n256k16<float16>>(sum, halves, thread);
+    every_group<m64n256k16<bfloat16>>(sum, brains, thread);
+    LM_UNROLL for (int e = 0; e < 128; ++e) y[128 * e + thread] = sum[e];
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+extern "C" __global__ void boxes(const __grid_constant__ TensorMap map, float* y) {
+    __shared__ uint64_t arrivals[2];
+    alignas(1024) __shared__ bfloat16 panels[16 * 128];
+    const int thread = threadIdx.x;
+    Boxes<2> boxes = boxes_begin<2>(arrivals, thread);
+    copy_box<16, 2>(boxes, panels, map, thread, 0, 1);
+    copy_box<16, 1>(boxes, panels, map, thread, 0, 1, 2);
+    boxes_commit(boxes, thread);
+    copy_box<16, 1>(boxes, panels, map, thread, 0, 1, 2, 3);
+    copy_box<16, 1>(boxes, panels, map, thread, 0, 1, 2, 3, 4);
+    boxes_commit(boxes, thread);
+    boxes_wait<1>(boxes);
+    boxes_wait<0>(boxes);
+    y[thread] = load<1>(panels + thread);
+}
+#endif
+
 }  // namespace LM_NAMESPACE
 }  // namespace lm

@@ -16,7 +16,7 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import Fragment, Grid
+from luminal.core.grid import PANEL, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
@@ -42,15 +42,18 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class ProductBlock:
-    """How a block computes its tile of a product: ``terms`` are staged at once, in two stages with ``ahead``; fragments
-    are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments)."""
+    """How a block computes its tile of a product: ``terms`` are staged at once, ``ahead`` steps ahead; fragments
+    are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments);
+    with ``grouped``, warps multiply in groups, each of which has whole rows."""
 
     terms: int
-    ahead: bool
+    ahead: int
     across: int
+    grouped: bool = False
 
     def __str__(self) -> str:
         warps = f", warps of 1/{self.across} of its columns" if self.across else ""
+        warps = ", warps in groups" if self.grouped else warps
         return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
 
 
@@ -153,12 +156,20 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     if fragment is not None:
         first = grid.costs.warps_of(tile.rows) // 2
         across = [first, *(n for n in (first * 2, first // 2) if n > 1)]
+    group = grid.group(a, b, tile.rows, tile.columns) if reduction.dtype == f32 else None
+
+    def threads(way: ProductBlock) -> int:
+        if way.grouped:
+            assert group is not None
+            return tile.rows // group.rows * group.warp
+        return shape.threads if fragment is None else 2 * way.across * fragment.warp
 
     def cycles(way: ProductBlock) -> float:
-        threads = shape.threads if fragment is None else 2 * way.across * fragment.warp
-        block = blocks.product_block(grid, shape, threads, reduction.dtype.itemsize, way.terms * size, way.ahead)
+        taken = way.terms * size
+        block = blocks.product_block(grid, shape, threads(way), reduction.dtype.itemsize, taken, way.ahead)
         waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
-        return blocks.block_cycles(grid, shape, block, *sizes) + waiting
+        computing = blocks.block_cycles(grid, shape, block, *sizes)
+        return (computing * grid.costs.grouped if way.grouped else computing) + waiting
 
     ways = [
         ProductBlock(staged // size, ahead, warps)
@@ -166,9 +177,15 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
         for ahead in sorted({grid.ahead, False}, reverse=True)
         for staged in (most, most // 2, most * 2)
     ]
+    if group is not None:
+        ways += [ProductBlock(PANEL // size, ahead, 0, True) for ahead in grid.costs.grouped_ahead]
 
     def scheduled(way: ProductBlock) -> Scheduled:
-        parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment, way.across)
+        if way.grouped:
+            assert group is not None
+            parts: Square | Warps = Warps(group.rows, tile.columns, group)
+        else:
+            parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment, way.across)
         return _schedule_tiles(lowered, found, tile, parts, way, target, grid)
 
     candidates = [Candidate("schedule", way, cycles(way)) for way in ways]
@@ -189,7 +206,7 @@ def _schedule_tiles(
     stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
-    state.do(SynchroniseThreads(stage.threads, target.block))
+    state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()
 
 

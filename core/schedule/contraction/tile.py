@@ -171,12 +171,14 @@ def block_tile(target: Target, found: Contraction) -> Tile:
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
     narrow = found.a.source.dtype
     fragment = target.fragment(narrow, narrow) if found.dtype == f32 else None
+    grouped = found.dtype == f32 and any(f.dtype == narrow for f in grid.groups)
 
     def block(tile: BlockTile) -> blocks.Block:
         threads = tile.threads if fragment is None else fragment.warp * grid.costs.warps_of(tile.rows)
         return blocks.product_block(grid, tile, threads, found.dtype.itemsize, grid.costs.depth, grid.ahead)
 
-    tiles = [tile for tile in grid.costs.tiles if block(tile).fits(target.block)] or grid.costs.tiles
+    there = [tile for tile in grid.costs.tiles if grouped or not tile.groups] or list(grid.costs.tiles)
+    tiles = [tile for tile in there if block(tile).fits(target.block)] or there
     candidates = [
         Candidate("layout", Tile(tile.rows, tile.columns // tile.side, tile.side), estimate)
         for tile in tiles

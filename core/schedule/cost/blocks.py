@@ -24,12 +24,12 @@ class Block:
         return self.threads <= limits.threads and self.registers <= limits.registers and self.shared <= limits.shared
 
 
-def product_block(grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: bool) -> Block:
+def product_block(grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: int) -> Block:
     """What a block of ``threads`` takes for a tile of sums of ``itemsize`` bytes: the sums, a row and a column of a
-    step, and ``staged`` bytes of each row and column, twice where they are copied ``ahead``."""
+    step, and ``staged`` bytes of each row and column, once more for each step that they are copied ``ahead``."""
     words = max(1, itemsize // REGISTER)
     held = tile.rows * tile.columns // threads * words + 2 * tile.side * words
-    stages = (tile.rows + tile.columns) * staged * (2 if ahead else 1)
+    stages = (tile.rows + tile.columns) * staged * (1 + ahead)
     return Block(threads, held + grid.costs.spare, stages)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TypeGuard
 
 from luminal.core import symbolic as sym
@@ -92,12 +94,17 @@ def _updates(store: ln.Store) -> bool:
 
 class _Barriers:
     """Puts barriers into a body. ``read`` and ``written`` are the arrays accessed since the last barrier that orders
-    them: every barrier orders shared arrays, some also ``arguments``, the arrays of the kernel."""
+    them: every barrier orders shared arrays, some also ``arguments``, the arrays of the kernel. ``copied`` are those
+    that groups of copies write which barriers left under way, ``multiplied`` those that groups of products read."""
 
     def __init__(self, arguments: Iterable[str]) -> None:
         self.arguments = frozenset(arguments)
         self.read: set[str] = set()
         self.written: set[str] = set()
+        self.copied: list[frozenset[str]] = []
+        self.copying: set[str] = set()  # since the last barrier
+        self.multiplied: list[frozenset[str]] = []
+        self.multiplying: set[str] = set()
         self.private: set[str] = set()  # arrays of which each thread has its own copy or a part
 
     def body(self, body: Body) -> Body:
@@ -105,6 +112,10 @@ class _Barriers:
         for statement in body:
             if _is_joint(statement):
                 result.append(self._joint(statement))
+                continue
+            if isinstance(statement, ln.Barrier):
+                self._meet(statement)
+                result.append(statement)
                 continue
             arrays = (s for s in statements((statement,)) if isinstance(s, ln.Alloc))
             self.private |= {array.name for array in arrays if array.space != "shared"}
@@ -117,24 +128,53 @@ class _Barriers:
             if clash:
                 barrier = ln.Barrier(all_memory=bool(clash & self.arguments))
                 result.append(barrier)
-                left = frozenset() if barrier.all_memory else self.arguments
-                self.read, self.written = self.read & left, self.written & left
-            self.read |= read
-            self.written |= written
+                self._meet(barrier)
+            self.read = self.read | read
+            self.written = self.written | written
+            ahead = (s for s in statements((statement,)) if isinstance(s, ln.Store) and s.ahead)
+            self.copying = self.copying | {store.array for store in ahead}
+            later = (s for s in statements((statement,)) if isinstance(s, ln.Contract) and s.background)
+            self.multiplying = self.multiplying | {array for contract in later for array in (contract.a, contract.b)}
             result.append(statement)
         return tuple(result)
 
+    def _meet(self, barrier: ln.Barrier) -> None:
+        """What is left to be ordered after ``barrier``."""
+        self.copied, self.copying = _last(self.copied, self.copying, barrier.left), set()
+        self.multiplied, self.multiplying = _last(self.multiplied, self.multiplying, barrier.products), set()
+        left = frozenset() if barrier.all_memory else self.arguments
+        self.read = (self.read & left).union(*self.multiplied)
+        self.written = (self.written & left).union(*self.copied)
+
     def _joint(self, statement: ln.Loop | ln.If) -> ln.Statement:
         """A statement with barriers inside, right for its first iteration, for later ones, and for none at all."""
-        before = frozenset(self.read), frozenset(self.written)
+        before = copy(self)
         if isinstance(statement, ln.Loop):
             self.body(statement.body)
-            self.read, self.written = self.read | before[0], self.written | before[1]
+            self._join(before)
         result = replace(statement, body=self.body(statement.body))
         if isinstance(statement, ln.If) or not sym.always(statement.extent - 1):
-            # It may have run no iteration, and so no barrier.
-            self.read, self.written = self.read | before[0], self.written | before[1]
+            self._join(before)  # it may have run no iteration, and so no barrier
         return result
+
+    def _join(self, other: _Barriers) -> None:
+        """What may be left to be ordered here, or is in ``other``."""
+        self.copied, self.copying = _either(self.copied, other.copied), self.copying | other.copying
+        self.multiplied = _either(self.multiplied, other.multiplied)
+        self.multiplying = self.multiplying | other.multiplying
+        self.read, self.written = self.read | other.read, self.written | other.written
+
+
+def _last(groups: list[frozenset[str]], new: set[str], count: int) -> list[frozenset[str]]:
+    """The last ``count`` groups, ``new`` among them if it is one."""
+    every = [*groups, frozenset(new)] if new else groups
+    return every[max(0, len(every) - count) :]
+
+
+def _either(groups: list[frozenset[str]], others: list[frozenset[str]]) -> list[frozenset[str]]:
+    """What each group may be, the last ones the same."""
+    pairs = zip_longest(reversed(groups), reversed(others), fillvalue=frozenset())
+    return [a | b for a, b in pairs][::-1]
 
 
 def _is_joint(statement: ln.Statement) -> TypeGuard[ln.Loop | ln.If]:

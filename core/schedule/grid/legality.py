@@ -90,8 +90,10 @@ def _bytes(array: ln.Alloc, nest: ln.LoopNest) -> int:
 
 def _step_bytes(contract: ln.Contract) -> int:
     """Bytes of the operands of a step of a product: a column of A and a row of B, or a lane's part of their
-    fragments."""
+    fragments, if they are not read from shared memory."""
     lines, fragment = contract.max_rows + contract.columns, contract.fragment
     if fragment is None:
         return lines * contract.dtype.compute.itemsize
+    if fragment.panels:
+        return 0
     return lines * fragment.depth // fragment.warp * fragment.dtype.itemsize

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockCosts
-from luminal.core.schedule.grid.staged import Side, StagedSteps, by_threads, staged
+from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
@@ -31,6 +31,7 @@ class Stage:
     Beyond M, N and K zeros are staged, and nothing is stored.
 
     With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
+    Groups of warps multiply in the background, and stages are filled ``ahead`` steps before they are multiplied.
     ``steps`` of the product are written out.
     """
 
@@ -40,7 +41,7 @@ class Stage:
     columns: int
     depth: int
     parts: Square | Warps
-    ahead: bool = False
+    ahead: int = False
     steps: int = field(default=BlockCosts.steps, repr=False)
 
     @property
@@ -62,7 +63,7 @@ class Stage:
         a, b = (
             staged(
                 nest, name, access, side, reduction.loops, self.depth, self.threads,
-                lines=isinstance(self.parts, Warps), ahead=self.ahead,
+                lines=isinstance(self.parts, Warps), ahead=bool(self.ahead), panels=self._in_groups,
             )
             for name, access, side in zip(("stage_a", "stage_b"), factors, (rows, columns), strict=True)
         )  # fmt: skip
@@ -78,13 +79,15 @@ class Stage:
             b.name, b.dtype, b.place(sym.expr(k_0), held.left),
             (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
             tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment, steps=self.steps,
+            background=self._in_groups,
         )  # fmt: skip
         count = sym.ceildiv(sym.product(loop.extent for loop in reduction.loops), self.depth)
 
-        def product(step: Int, other: bool) -> ln.Contract:
-            return replace(contract, a=a.other, b=b.other) if other else contract
+        def product(step: Int, stage: int) -> ln.Contract:
+            return replace(contract, a=a.stage(stage), b=b.stage(stage))
 
-        steps = StagedSteps(self.threads, count, (a, b), product, self.ahead)
+        kind = BackgroundSteps if self._in_groups else StagedSteps
+        steps = kind(self.threads, count, (a, b), product, self.ahead)
         by = {ln.temporary(reduction.name, reduction.dtype): element}
         at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
         after = substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)
@@ -99,6 +102,11 @@ class Stage:
         )
         others = [loop for loop in loops if loop not in (rows.loop, columns.loop)]
         return replace(nest, body=wrap([*others, *_header(columns), *_header(rows)], body), threads=self.threads)
+
+    @property
+    def _in_groups(self) -> bool:
+        """Whether groups of warps multiply."""
+        return isinstance(self.parts, Warps) and self.parts.fragment.panels
 
     @staticmethod
     def _side(loop: ln.Loop, size: int) -> Side:

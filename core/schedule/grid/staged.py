@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
-from luminal.core.grid import COPIES
+from luminal.core.errors import ScheduleError
+from luminal.core.grid import ALIGNMENT, BOX_LINES, BOX_RANK, COPIES, LINES, PANEL
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import stored_type
 from luminal.core.schedule.nest.walk import Body
@@ -37,7 +38,8 @@ class StagedOperand:
     """An operand in shared memory: ``depth`` terms of each of its lines, which are rows of A or columns of B.
 
     Threads copy it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
-    elements at once. It is stored line by line (``by_line``) or term by term.
+    elements at once. It is stored line by line (``by_line``) or term by term; in ``panels``, if a group of warps
+    multiplies it.
     """
 
     name: str
@@ -51,11 +53,12 @@ class StagedOperand:
     by_line: bool
     width: int
     ahead: bool
+    panels: bool = False
+    box: ln.CopyBox | None = None  # of the first step, where a device can copy it as one
 
-    @property
-    def other(self) -> str:
-        """The name of the second stage."""
-        return f"{self.name}_2"
+    def stage(self, number: int) -> str:
+        """The name of a stage."""
+        return f"{self.name}_{number + 1}" if number else self.name
 
     @property
     def terms(self) -> Int:
@@ -63,10 +66,15 @@ class StagedOperand:
         return sym.product(loop.extent for loop in self.reduced)
 
     @property
+    def row(self) -> int:
+        """Elements of a line, or of a term, that lie side by side."""
+        return self.depth if self.by_line else self.side.size
+
+    @property
     def pitch(self) -> int:
         """Elements from one line, or term, to the next, such that columns that threads write spread over all banks."""
-        inner = self.depth if self.by_line else self.side.size
-        return inner + (max(COPIES) // self.dtype.itemsize if self.along else 0)
+        apart = self.along and not self.panels
+        return self.row + (max(COPIES) // self.dtype.itemsize if apart else 0)
 
     @property
     def extent(self) -> int:
@@ -78,12 +86,23 @@ class StagedOperand:
         """Elements from one line to the next."""
         return self.pitch if self.by_line else 1
 
+    def allocation(self, name: str) -> ln.Alloc:
+        """The stage ``name``."""
+        return ln.Alloc(name, self.dtype, self.extent, "shared", self.row if self.panels else 0)
+
     def place(self, term: Int, line: Int) -> Int:
         """The offset of ``term`` of ``line`` in a stage."""
         return line * self.pitch + term if self.by_line else term * self.pitch + line
 
-    def copy(self, name: str, step: Int) -> ln.Loop:
-        """The loop that fills the stage ``name`` with the terms of ``step``."""
+    def copy(self, name: str, step: Int) -> ln.Statement:
+        """The statement that fills the stage ``name`` with the terms of ``step``."""
+        if self.box is None:
+            return self._by_threads(name, step)
+        first, second, *others = self.box.origin
+        moved = (first + step * self.depth, second) if self.by_line else (first, second + step * self.depth)
+        return replace(self.box, array=name, origin=(*moved, *others), body=(self._by_threads(name, step),))
+
+    def _by_threads(self, name: str, step: Int) -> ln.Loop:
         copied, group = Var("c0", 0, self.side.size * self.depth // self.width - 1), sym.axis("v0", self.width)
         line, term = self._position(sym.expr(copied), group)
         offset, masks = self._read(line, term, step)
@@ -130,17 +149,53 @@ class StagedOperand:
 
 def staged(
     nest: ln.LoopNest, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], depth: int,
-    threads: int, *, lines: bool, ahead: bool,
+    threads: int, *, lines: bool, ahead: bool, panels: bool = False,
 ) -> StagedOperand:  # fmt: skip
     """``access``, an element of a row or column of ``side`` and of the terms ``reduced``, as an operand that
-    ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines."""
+    ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines.
+
+    Raises ScheduleError where it does not fill whole ``panels``."""
     dtype = stored_type(nest, access.array)
     along = _stride(access.offset, reduced[-1].axis) == 1
-    found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead)
+    found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead, panels)
+    if panels and (found.row * dtype.itemsize % PANEL or found.extent // found.row % LINES):
+        raise ScheduleError(f"stage: {found.extent // found.row} rows of {found.row} {dtype} do not fill panels")
     width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1
     while width > 1 and not found.aligned(width):
         width //= 2
-    return replace(found, width=width, ahead=ahead and width * dtype.itemsize >= min(COPIES))
+    found = replace(found, width=width, ahead=ahead and width * dtype.itemsize >= min(COPIES))
+    return replace(found, box=_box(nest, found)) if found.panels and found.ahead else found
+
+
+def _box(nest: ln.LoopNest, operand: StagedOperand) -> ln.CopyBox | None:
+    """The box of memory that is the operand's stage of the first step; None where it is none that devices copy: other
+    strides than multiples of ``ALIGNMENT`` bytes, masks, too many dimensions."""
+    access, side = operand.access, operand.side
+    (term, *more), part = operand.reduced, ALIGNMENT // operand.dtype.itemsize
+    aligned = all(array.aligned for array in nest.arrays if array.name == access.array)
+    if more or access.valid or not aligned or operand.extent // operand.row > BOX_LINES:
+        return None
+    others = sorted(sym.variables(access.offset) - {term.axis, side.loop.axis, *nest.dims}, key=lambda v: v.name)
+    rest: Int = access.offset
+    strides: dict[Var, Int] = {}
+    for axis in (term.axis, side.loop.axis, *others):
+        linear = sym.coefficient(rest, axis)
+        if linear is None or sym.variables(linear[0]) - {*nest.dims}:
+            return None
+        strides[axis], rest = linear
+    along, across = (term.axis, side.loop.axis) if operand.by_line else (side.loop.axis, term.axis)
+    apart = tuple(strides[axis] for axis in (across, *others))
+    if strides[along] != 1 or any(sym.mod(x, part) != 0 or not sym.always(x - part) for x in apart):
+        return None
+    if sym.mod(rest, part) != 0 or len(others) + 2 > BOX_RANK:
+        return None
+    first = {term.axis: 0, side.loop.axis: side.first}
+    sizes = {term.axis: term.extent, side.loop.axis: side.loop.extent, **{v: v.hi + 1 for v in others}}
+    axes = (along, across, *others)
+    return ln.CopyBox(
+        operand.name, access.array, tuple(first.get(axis, sym.expr(axis)) for axis in axes),
+        tuple(sizes[axis] for axis in axes), apart, rest, operand.extent // operand.row, operand.row,
+    )  # fmt: skip
 
 
 def _uniform(mask: Int, group: Var, width: int) -> bool:
@@ -159,7 +214,7 @@ def _stride(offset: Int, axis: Var) -> Int:
 @dataclass(frozen=True)
 class StagedSteps:
     """A product summed in ``count`` steps, each of which fills the stages of ``operands`` and multiplies them.
-    ``product`` gives the tile operation of a step; given True, it reads the second stages.
+    ``product`` gives the tile operation of a step that reads the stages of a number, from 0 on.
 
     With ``ahead`` there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     """
@@ -167,31 +222,27 @@ class StagedSteps:
     threads: int
     count: Int
     operands: tuple[StagedOperand, ...]
-    product: Callable[[Int, bool], ln.Contract]
-    ahead: bool
+    product: Callable[[Int, int], ln.Contract]
+    ahead: int
 
     @property
-    def twice(self) -> bool:
-        """Whether there are two stages."""
-        return self.ahead and self.count != 1
+    def stages(self) -> int:
+        """The stages of each operand."""
+        return 2 if self.ahead and self.count != 1 else 1
 
     def allocations(self) -> Body:
         """The stages."""
         return tuple(
-            ln.Alloc(name, operand.dtype, operand.extent, "shared")
-            for operand in self.operands
-            for name in ((operand.name, operand.other) if self.twice else (operand.name,))
+            operand.allocation(operand.stage(number)) for operand in self.operands for number in range(self.stages)
         )
 
     def body(self) -> Body:
         """The statements of all steps."""
-        return self._in_turn() if self.twice else self._one_by_one()
+        return self._in_turn() if self.stages > 1 else self._one_by_one()
 
     def _one_by_one(self) -> Body:
         step = sym.axis("k_1", self.count)
-        body = (*self._copies(step), self._product(step))
-        variable = sym.as_var(step)
-        return body if variable is None else (ln.Loop(variable, self.count, "serial", body),)
+        return _loop(step, self.count, (*self._copies(step), self._product(step)))
 
     def _in_turn(self) -> Body:
         """Two steps an iteration: each stage is filled while the other is multiplied."""
@@ -201,21 +252,80 @@ class StagedSteps:
         if isinstance(steps, int):  # the last one or two steps fill no further stage
             pairs, last = (steps - 1) // 2, (self._product(steps - 1),)
             if steps % 2 == 0:
-                last = (*self._copies(steps - 1, True), self._product(steps - 2), self._product(steps - 1, True))
+                last = (*self._copies(steps - 1, 1), self._product(steps - 2), self._product(steps - 1, 1))
         pair = sym.axis("k_1", pairs)
         body = (
-            *self._copies(2 * pair + 1, True), self._product(2 * pair),
-            *self._copies(2 * pair + 2), self._product(2 * pair + 1, True),
+            *self._copies(2 * pair + 1, 1), self._product(2 * pair),
+            *self._copies(2 * pair + 2), self._product(2 * pair + 1, 1),
         )  # fmt: skip
-        variable = sym.as_var(pair)
-        loop: Body = body if variable is None else (ln.Loop(variable, pairs, "serial", body),)
-        return (*self._copies(0), *(() if pairs == 0 else loop), *last)
+        return (*self._copies(0), *_loop(pair, pairs, body), *last)
 
-    def _copies(self, step: Int, other: bool = False) -> Body:
-        return tuple(operand.copy(operand.other if other else operand.name, step) for operand in self.operands)
+    def _copies(self, step: Int, stage: int = 0) -> Body:
+        return tuple(operand.copy(operand.stage(stage), step) for operand in self.operands)
 
-    def _product(self, step: Int, other: bool = False) -> ln.Loop:
-        return by_threads(self.threads, self.product(step, other))
+    def _product(self, step: Int, stage: int = 0) -> ln.Loop:
+        return by_threads(self.threads, self.product(step, stage))
+
+
+@dataclass(frozen=True)
+class BackgroundSteps(StagedSteps):
+    """The same, where products run in the background as well, and there is a stage for each of the ``ahead`` steps
+    whose copies may be under way, and one more.
+
+    With three stages or more, a product begins while the one before may still run. Then a barrier waits for that one,
+    whose stage is filled again, and for the copies of the next step. With two, the barrier after a copy waits for the
+    product, and with one the copies come after that.
+    """
+
+    @property
+    def stages(self) -> int:
+        return min(self.ahead + 1, self.count) if isinstance(self.count, int) else self.ahead + 1
+
+    def body(self) -> Body:
+        early = self.stages - 1  # steps whose copies are begun before the first product
+        if not early:
+            step = sym.axis("k_1", self.count)
+            return _loop(step, self.count, (*self._copies(step), self._product(step), ln.Barrier()))
+        # Beyond the last step, zeros are copied and multiplied; where the number of steps is known, none are.
+        rounds: Int = sym.ceildiv(self.count, self.stages)
+        rest: Body = (ln.Barrier(),)
+        if isinstance(self.count, int):
+            whole, over = divmod(self.count - early, self.stages)
+            rounds, done = whole, whole * self.stages
+            rest = (*self._steps(done, over), *self._last(done + over, early))
+        number = sym.axis("k_1", rounds)
+        body = self._steps(number * self.stages, self.stages)
+        first = (s for stage in range(early) for s in (*self._copies(stage, stage), ln.Barrier(left=early - 1)))
+        return (*first, *_loop(number, rounds, body), *rest)
+
+    def _steps(self, first: Int, count: int) -> Body:
+        """``count`` steps from number ``first`` on, a multiple of the number of stages."""
+        early = self.stages - 1
+        steps: list[ln.Statement] = []
+        for k in range(count):
+            copies = self._copies(first + k + early, (k + early) % self.stages)
+            steps.append(self._product(first + k, k))
+            steps += [ln.Barrier(left=early - 2, products=1), *copies] if early > 1 else [*copies, ln.Barrier()]
+        return tuple(steps)
+
+    def _last(self, first: int, count: int) -> Body:
+        """The last ``count`` steps, from number ``first`` on, which fill no further stage."""
+        return tuple(
+            statement
+            for k in range(count)
+            for statement in (
+                self._product(first + k, (first + k) % self.stages),
+                ln.Barrier(left=max(0, count - 2 - k), products=int(k < count - 1)),
+            )
+        )  # fmt: skip
+
+
+def _loop(position: Int, extent: Int, body: Body) -> Body:
+    """``body`` for each ``position``, an axis of ``extent``."""
+    variable = sym.as_var(position)
+    if extent == 0:
+        return ()
+    return body if variable is None else (ln.Loop(variable, extent, "serial", body),)
 
 
 def by_threads(threads: int, *body: ln.Statement) -> ln.Loop:

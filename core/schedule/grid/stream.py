@@ -176,8 +176,8 @@ class _Streamed(ChainPass):
         )
         k_0 = Var("k_0", 0, by.depth - 1)
 
-        def product(step: Int, other: bool) -> ln.Contract:
-            left, right = (x.other if other else x.name for x in (a, b))
+        def product(step: Int, stage: int) -> ln.Contract:
+            left, right = (x.stage(stage) for x in (a, b))
             return self._contract(
                 "tile", self.tile, k_0, (left, a.dtype, a.place(sym.expr(k_0), self.tile.top), a.line),
                 (right, b.dtype, b.place(sym.expr(k_0), self.tile.left), b.line),
@@ -198,11 +198,11 @@ class _Streamed(ChainPass):
         c = self._strip("stage_c", access, Side(self.n, by.width, 0), (term,), isinstance(by.last, Warps))
         k_0 = Var("k_0", 0, by.depth - 1)
 
-        def product(step: Int, other: bool) -> ln.Contract:
+        def product(step: Int, stage: int) -> ln.Contract:
             at = step * by.depth + sym.expr(k_0)
             return self._contract(
                 self.result.name, self.sum, k_0, ("product", self.dtype, self._place(self.sum.top, at), 1),
-                (c.other if other else c.name, c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
+                (c.stage(stage), c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
             )  # fmt: skip
 
         return StagedSteps(self.threads, by.block // by.depth, (c,), product, by.ahead)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import ELEMENT, LANE, Fragment
+from luminal.core.grid import Fragment
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import Body
@@ -54,7 +54,8 @@ class Square:
 
 @dataclass(frozen=True)
 class Warps:
-    """Each warp has ``rows x columns`` of a tile, as a matrix of fragments."""
+    """Each warp, or each group of warps that multiply together, has ``rows x columns`` of a tile, as a matrix of
+    fragments."""
 
     rows: int
     columns: int
@@ -76,7 +77,7 @@ class Warps:
         extents = (self.rows // fragment.rows, self.columns // fragment.columns, fragment.elements)
         axes = tuple(sym.axis(f"e{k}", extent) for k, extent in enumerate(extents))
         i, j, e = axes
-        by = {LANE: lane, ELEMENT: e}
+        by = {fragment.lane: lane, fragment.element: e}
         row = top + i * fragment.rows + sym.substitute(fragment.row, by)
         column = left + j * fragment.columns + sym.substitute(fragment.column, by)
         return ThreadTile(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)

@@ -15,13 +15,14 @@ import numpy as np
 from luminal.core import numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.grid import ELEMENT, LANE, Fragment
+from luminal.core.grid import Fragment
 from luminal.core.schedule.nest.ir import (
     Access,
     Alloc,
     Assign,
     Barrier,
     Contract,
+    CopyBox,
     Define,
     Holds,
     If,
@@ -93,7 +94,7 @@ def run_places(
 
 
 _ALL = -1  # in place of a thread: all threads run the statement
-_COPY = -2  # in place of a thread: an asynchronous copy, which no thread waits for
+_COPY = -2  # in place of a thread: an asynchronous copy, or product, for which no thread has waited
 
 
 class _Machine:
@@ -108,6 +109,10 @@ class _Machine:
         # The thread that read or wrote an element since the last barrier that orders it; several readers count as all.
         self.readers: dict[tuple[str, int], int] = {}
         self.writers: dict[tuple[str, int], int] = {}
+        self.of_group: Array = np.zeros((0, 0))  # the last product of a group of warps
+        # Groups of copies under way, and of products: what they write and read; the last ones since the last barrier.
+        self.copies: list[set[tuple[str, int]]] = [set()]
+        self.products: list[set[tuple[str, int]]] = [set()]
 
     # ---- statements -------------------------------------------------------------------------------------------------
 
@@ -140,6 +145,7 @@ class _Machine:
                 self._writes(statement.array, position)
                 if statement.ahead:
                     self.writers[statement.array, position] = _COPY
+                    self.copies[-1].add((statement.array, position))
                 array[position] = value
         elif isinstance(statement, Sort):
             self._ordered(statement).sort()
@@ -151,7 +157,7 @@ class _Machine:
             if self._hold(statement.valid):
                 self.body(statement.body)
         elif isinstance(statement, Barrier):
-            self._meet(statement.all_memory)
+            self._meet(statement.all_memory, statement.left, statement.products)
         elif isinstance(statement, Alloc):
             unwritten = np.full(statement.extent * statement.dtype.itemsize, 0xFF, np.uint8)
             self.arrays[statement.name] = unwritten.view(statement.dtype.numpy)
@@ -159,8 +165,24 @@ class _Machine:
             self.variables[statement.axis.name] = self._int(statement.value)
         elif isinstance(statement, Prefetch):
             self._element(statement.array, statement.offset)
+        elif isinstance(statement, CopyBox):
+            self.body(statement.body)
+            self._check_box(statement)
         else:
             self._contract(statement)
+
+    def _check_box(self, box: CopyBox) -> None:
+        """Raises SpecError where the body has not copied the box."""
+        origin, sizes, strides = (tuple(map(self._int, x)) for x in (box.origin, box.sizes, box.strides))
+        tensor = self.arrays[box.source][self._int(box.first) :]
+        for line in range(box.lines):
+            for column in range(box.row):
+                at = (origin[0] + column, origin[1] + line, *origin[2:])
+                inside = all(0 <= i < size for i, size in zip(at, sizes, strict=True))
+                wanted = tensor[at[0] + int(np.dot(at[1:], strides))] if inside else tensor.dtype.type(0)
+                found = self.arrays[box.array][line * box.row + column]
+                if wanted.tobytes() != found.tobytes():
+                    raise SpecError(f"{box.array}[{line}, {column}]: {found}, but {wanted} in the box of {box.source}")
 
     def _iterate(self, loops: Sequence[Loop]) -> Any:
         """Sets the axes of ``loops`` to each of their values in turn, the last fastest."""
@@ -180,10 +202,12 @@ class _Machine:
 
     # ---- threads ----------------------------------------------------------------------------------------------------
 
-    def _meet(self, all_memory: bool = True) -> None:
+    def _meet(self, all_memory: bool = True, copies: int = 0, products: int = 0) -> None:
         left = frozenset[str]() if all_memory else self.arguments
-        self.readers = {place: thread for place, thread in self.readers.items() if place[0] in left}
-        self.writers = {place: thread for place, thread in self.writers.items() if place[0] in left}
+        self.copies, self.products = _last(self.copies, copies), _last(self.products, products)
+        busy = {place for groups in (self.copies, self.products) for group in groups for place in group}
+        self.readers = {place: by for place, by in self.readers.items() if place[0] in left or place in busy}
+        self.writers = {place: by for place, by in self.writers.items() if place[0] in left or place in busy}
 
     def _reads(self, array: str, position: int) -> None:
         """Raises SpecError where another thread wrote the element since the last barrier."""
@@ -249,12 +273,17 @@ class _Machine:
         rows = self._int(statement.rows)
         if not 1 <= rows <= statement.max_rows:
             raise SpecError(f"contract {statement.tile}: {rows} rows, expected 1..{statement.max_rows}")
+        fragment = statement.fragment
+        if fragment is not None and fragment.panels and self.thread % fragment.warp:
+            self._hold_fragments(statement, fragment, self.of_group)  # the first of the group has multiplied
+            return
         compute = statement.dtype.compute
         total = np.zeros((rows, statement.columns), compute.numpy)
         for _ in self._iterate(statement.loops[: statement.outer]):
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[statement.outer :]):
-                left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
+                later = statement.background
+                left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows, later)
                 b_offset, b_column = statement.b_offset, self._int(statement.b_column)
                 if statement.unit is not None:
                     group, k = statement.unit.group, self._int(sym.expr(statement.loops[-1].axis))
@@ -263,7 +292,7 @@ class _Machine:
                 if statement.prologue is not None:
                     right = self._computed(statement.prologue, statement.columns)
                 else:
-                    right = self._strip(statement.b, b_offset, b_column, statement.columns)
+                    right = self._strip(statement.b, b_offset, b_column, statement.columns, later)
                 left, right = (numerics.convert(x, compute) for x in (left, right))
                 if statement.fragment is not None:
                     left, right = (statement.fragment.precision.rounded(x) for x in (left, right))
@@ -273,6 +302,7 @@ class _Machine:
                 total = total + block
         total = numerics.convert(total, statement.dtype)
         if statement.fragment is not None:
+            self.of_group = total
             self._hold_fragments(statement, statement.fragment, total)
             return
         for row, sums in enumerate(total):
@@ -304,19 +334,27 @@ class _Machine:
         for top in range(0, total.shape[0], fragment.rows):
             for left in range(0, total.shape[1], fragment.columns):
                 for element in range(fragment.elements):
-                    by = {LANE.name: self.thread % fragment.warp, ELEMENT.name: element}
+                    by = {fragment.lane.name: self.thread % fragment.warp, fragment.element.name: element}
                     row, column = (int(sym.evaluate(e, by)) for e in (fragment.row, fragment.column))
-                    self._writes(statement.tile, position)
+                    place = (statement.tile, position)
+                    if not statement.background or self.writers.get(place) != _COPY:
+                        self._writes(*place)
                     before = array[position] if statement.accumulate else 0
                     array[position] = before + total[top + row, left + column]
+                    if statement.background:
+                        self.writers[place] = _COPY
+                        self.products[-1].add(place)
                     position += 1
 
-    def _strip(self, name: str, offset: Int, stride: int, count: int) -> Array:
+    def _strip(self, name: str, offset: Int, stride: int, count: int, background: bool = False) -> Array:
         array, first = self._element(name, offset)
         if not 0 <= first + stride * (count - 1) < len(array):
             raise SpecError(f"{name}: elements {first}..{first + stride * (count - 1)} of {len(array)}")
         for position in range(count):
             self._reads(name, first + stride * position)
+            if background:
+                self.readers[name, first + stride * position] = _COPY
+                self.products[-1].add((name, first + stride * position))
         return array[first + stride * np.arange(count)]
 
     # ---- values -----------------------------------------------------------------------------------------------------
@@ -418,8 +456,14 @@ class _Places(_Machine):
         return super()._leaf(scalar)
 
 
+def _last(groups: list[set[tuple[str, int]]], count: int) -> list[set[tuple[str, int]]]:
+    """The last ``count`` groups that are not empty, and a new one."""
+    started = [group for group in groups if group]
+    return [*started[max(0, len(started) - count) :], set()]
+
+
 def _who(thread: int) -> str:
-    return {_ALL: "every thread", _COPY: "a copy"}.get(thread, f"thread {thread}")
+    return {_ALL: "every thread", _COPY: "a copy or product"}.get(thread, f"thread {thread}")
 
 
 def _combined(op: ops.Op, values: Sequence[Any] | Array, dtype: DType) -> Any:

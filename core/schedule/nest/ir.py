@@ -180,6 +180,9 @@ def postorder(
     return list(order)
 
 
+Indices: TypeAlias = tuple[Int, ...]
+
+
 # ---- statements ----------------------------------------------------------------------------------------------------
 
 
@@ -300,7 +303,7 @@ class Store:
     """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero.
 
     With ``ahead``, allowed for a copy of an array element into a shared array, the copy is asynchronous: no thread, not
-    even the one that issues it, sees the value before the next barrier.
+    even the one that issues it, sees the value before the next barrier that does not leave it under way.
     """
 
     array: str
@@ -355,22 +358,31 @@ class Alloc:
     ``space`` says whose it is: ``local``, of whoever runs this statement; ``shared``, one for all threads of the task;
     ``registers``, an equal part for each thread of the task: offsets are ``t*part`` plus what is constant once loops
     are unrolled, ``t`` being the axis of the thread loop around.
+
+    Where ``row`` is not 0, the array is a matrix with rows of so many elements, which lies in memory as products of
+    groups of warps read it (``grid.in_panels``). Offsets are those of the matrix, row by row, all the same.
     """
 
     name: str
     dtype: DType
     extent: int
     space: str = "local"
-    fields: ClassVar[Fields] = Fields(other=("name", "dtype", "extent", "space"))
+    row: int = 0
+    fields: ClassVar[Fields] = Fields(other=("name", "dtype", "extent", "space", "row"))
 
 
 @dataclass(frozen=True)
 class Barrier:
     """No thread of the task passes before all threads have arrived. Each then sees what all have written to shared
-    arrays, and with ``all_memory`` to the arrays of the kernel too."""
+    arrays, and with ``all_memory`` to the arrays of the kernel too.
+
+    The asynchronous copies since the last barrier are a group, if there are any, and so are the products in the
+    background. The last ``left`` groups of copies, and the last ``products`` groups of products, may stay under way."""
 
     all_memory: bool = False
-    fields: ClassVar[Fields] = Fields(other=("all_memory",))
+    left: int = 0
+    products: int = 0
+    fields: ClassVar[Fields] = Fields(other=("all_memory", "left", "products"))
 
 
 @dataclass(frozen=True)
@@ -389,6 +401,31 @@ class Prefetch:
     array: str
     offset: Int
     fields: ClassVar[Fields] = Fields(indices=("offset",), other=("array",))
+
+
+@dataclass(frozen=True)
+class CopyBox:
+    """A copy of a box of ``source`` into ``array``, a shared array in panels, which a device may do as one. ``body``
+    does the same element by element, asynchronously.
+
+    ``source`` is seen as a tensor of ``sizes``, whose elements along the first dimension lie side by side from
+    ``first`` on, and along the others ``strides`` apart. The box begins at ``origin`` and has a row of ``array`` along
+    the first dimension, ``lines`` along the second, and one element along others. Zeros stand for what lies outside.
+    """
+
+    array: str
+    source: str
+    origin: Indices
+    sizes: Indices
+    strides: Indices
+    first: Int
+    lines: int
+    row: int
+    body: tuple[Statement, ...] = ()
+    fields: ClassVar[Fields] = Fields(
+        indices=("origin", "sizes", "strides", "first"), body=("body",), reads=("source",), writes=("array",),
+        other=("lines", "row"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -419,7 +456,10 @@ class Contract:
 
     With ``fragment``, the lanes of a warp multiply together, and a thread's part of the tile holds its elements of
     every fragment, one row of fragments after the other; ``a_offset`` and ``b_offset`` are those of the warp, and
-    ``loops`` is one loop, a multiple of the fragment's depth long.
+    ``loops`` is one loop, a multiple of the fragment's depth long. Where the fragment reads panels, its lanes are those
+    of several warps, and ``A`` and ``B`` are matrices in panels (``Alloc``) whose terms lie along a row or down. In the
+    ``background`` such a product is under way until a barrier waits for it: before, nobody writes its operands, and
+    nothing but other such products uses its tile.
 
     With ``unit``, a matrix unit multiplies, in steps of ``depth`` terms along the last of ``loops``, ``k``: ``A`` has
     these side by side, and ``B`` in groups. With ``g`` the unit's group, the element of ``B`` above is then::
@@ -437,7 +477,7 @@ class Contract:
     tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
-    or ``accumulate``, and for ``a_ahead`` with a unit.
+    or ``accumulate``, for ``a_ahead`` with a unit, and in the ``background`` without a fragment that reads panels.
     """
 
     tile: str
@@ -466,12 +506,13 @@ class Contract:
     depth: int = 1
     prologue: Prologue | None = None
     steps: int = 1
+    background: bool = False
     fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
         nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
-            "unit", "depth", "steps",
+            "unit", "depth", "steps", "background",
         ),
     )  # fmt: skip
 
@@ -481,6 +522,8 @@ class Contract:
             given = [name for name in names if getattr(self, name)]
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")
+        if self.background and not (self.fragment is not None and self.fragment.panels):
+            raise SpecError(f"contract {self.tile}: only groups of warps multiply in the background")
 
 
 Statement: TypeAlias = (
@@ -497,6 +540,7 @@ Statement: TypeAlias = (
     | Barrier
     | Assign
     | Prefetch
+    | CopyBox
     | Contract
 )
 

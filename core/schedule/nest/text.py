@@ -54,16 +54,23 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
         case ln.KeepLeast():
             yield f"{indent}keep in {statement.array}[{statement.offset} .. + {statement.extent}] {statement.value}"
         case ln.Alloc():
-            yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]"
+            rows = f" in panels, rows of {statement.row}" if statement.row else ""
+            yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]{rows}"
         case ln.If():
             yield f"{indent}if " + " and ".join(f"{v} >= 0" for v in statement.valid) + ":"
             yield from _body(statement.body, indent + "  ")
         case ln.Barrier():
-            yield f"{indent}barrier" + (" of all memory" if statement.all_memory else "")
+            left = f", {statement.left} groups of copies left" if statement.left else ""
+            left += f", {statement.products} of products" if statement.products else ""
+            yield f"{indent}barrier{' of all memory' if statement.all_memory else ''}{left}"
         case ln.Assign():
             yield f"{indent}{statement.axis} = {statement.value}"
         case ln.Prefetch():
             yield f"{indent}fetch {statement.array}[{statement.offset}]"
+        case ln.CopyBox():
+            at, sizes = (", ".join(map(str, x)) for x in (statement.origin, statement.sizes))
+            yield f"{indent}{statement.array} <- box of {statement.source} at [{at}] of [{sizes}]:"
+            yield from _body(statement.body, indent + "  ")
         case ln.Contract():
             place = f" at {statement.tile_offset}" if statement.tile_offset != 0 else ""
             step = f" by {statement.tile_row}" if statement.tile_row not in (None, statement.columns) else ""
@@ -73,6 +80,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             over = ", ".join(headers[: statement.outer]) + " of blocks over " if statement.outer else ""
             over += ", ".join(headers[statement.outer :])
             by = f" by {statement.fragment.name}" if statement.fragment is not None else ""
+            by += " in the background" if statement.background else ""
             yield f"{indent}{tile} {sign} contract over {over}{by}"
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             column = "column" if statement.b_column == 1 else f"column*{statement.b_column}"

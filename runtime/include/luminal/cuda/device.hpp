@@ -12,11 +12,13 @@ namespace lm {
 inline namespace LM_RUNTIME {
 namespace cuda {
 
-/// A kernel: its name in its image, the threads of each of its blocks, and the image, compiled for GPUs.
+/// A kernel: its name in its image, the threads of each of its blocks, the image, compiled for GPUs, and the bytes of
+/// shared memory that a launch asks for.
 struct Kernel {
     const char* name;
     int32_t threads;
     const unsigned char* image;
+    int32_t requested = 0;
 };
 
 /// The kernels of a library, and the compute capability (80 is 8.0) that they need at least.
@@ -106,6 +108,7 @@ class Device {
     }
 
     int32_t load(Message& message);
+    int32_t request(const Kernel& kernel, Function function, Message& message);
 
     const Code* code_ = nullptr;
     int32_t number_ = 0;
@@ -156,9 +159,49 @@ inline int32_t Device::load(Message& message) {
         ++loaded_;
         outcome = driver().module_function(&found.function, found.module, kernel.name);
         if (outcome.failed()) return driver().failed(outcome, message, "find kernel \"%s\" in its image", kernel.name);
+        if (kernel.requested > 0) {
+            status = request(kernel, found.function, message);
+            if (status != LM_OK) return status;
+        }
     }
     return LM_OK;
 }
+
+/// Allows launches of a kernel to ask for the shared memory that its blocks need.
+inline int32_t Device::request(const Kernel& kernel, Function function, Message& message) {
+    int32_t most = 0;
+    Outcome outcome = driver().device_attribute(&most, MOST_REQUESTED, ordinal_);
+    if (outcome.failed()) return driver().failed(outcome, message, "describe GPU %d", number_);
+    if (kernel.requested > most) {
+        message.set("kernel \"%s\" needs %d bytes of shared memory for each block, and GPU %d has %d: compile the model "
+                    "for its own architecture",
+                    kernel.name, kernel.requested, number_, most);
+        return LM_UNSUPPORTED;
+    }
+    outcome = driver().function_set(function, REQUESTED, kernel.requested);
+    return outcome.failed() ? driver().failed(outcome, message, "give kernel \"%s\" its shared memory", kernel.name)
+                            : LM_OK;
+}
+
+/// An array of elements of two bytes from which kernels copy boxes: that of a kernel's parameter, from byte `first` on.
+/// Of `rank` dimensions, the first fastest; `strides` are those of the others, in bytes. A box has 128 bytes along the
+/// first dimension, and `lines` along the second.
+struct Boxed {
+    int32_t parameter;
+    int64_t first;
+    uint32_t rank;
+    uint64_t sizes[5];
+    uint64_t strides[4];
+    uint32_t lines;
+
+    Outcome describe(const Driver& driver, Address array, TensorMap& map) const {
+        const uint32_t box[5] = {64, lines, 1, 1, 1};
+        const uint32_t every[5] = {1, 1, 1, 1, 1};
+        void* const begin = reinterpret_cast<void*>(array + static_cast<uint64_t>(first));
+        return driver.describe(&map, UINT16, rank, begin, sizes, strides, box, every, NOT_INTERLEAVED, SWIZZLED_BY_128,
+                               IN_L2_BY_256, ZEROS_OUTSIDE);
+    }
+};
 
 /// Memory on the device. Its owner frees it while the device's context is that of the thread.
 class Memory {

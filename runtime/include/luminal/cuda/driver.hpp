@@ -37,8 +37,20 @@ inline constexpr Result NO_BINARY_FOR_GPU = 209;    // CUDA_ERROR_NO_BINARY_FOR_
 inline constexpr Result UNSUPPORTED_PTX = 222;      // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
 inline constexpr int32_t CAPABILITY_MAJOR = 75;     // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 inline constexpr int32_t CAPABILITY_MINOR = 76;     // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+inline constexpr int32_t MOST_REQUESTED = 97;       // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+inline constexpr int32_t REQUESTED = 8;             // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+inline constexpr int32_t UINT16 = 1;                // CU_TENSOR_MAP_DATA_TYPE_UINT16
+inline constexpr int32_t NOT_INTERLEAVED = 0;       // CU_TENSOR_MAP_INTERLEAVE_NONE
+inline constexpr int32_t SWIZZLED_BY_128 = 3;       // CU_TENSOR_MAP_SWIZZLE_128B
+inline constexpr int32_t IN_L2_BY_256 = 3;          // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+inline constexpr int32_t ZEROS_OUTSIDE = 0;         // CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 inline constexpr uint32_t EVENT_WITHOUT_TIME = 2;   // CU_EVENT_DISABLE_TIMING
 inline constexpr int64_t MOST_BLOCKS = 2147483647;  // of a launch, in the first dimension
+
+/// CUtensorMap.
+struct alignas(128) TensorMap {
+    uint64_t words[16];
+};
 
 /// CUDA_KERNEL_NODE_PARAMS_v2.
 struct KernelNode {
@@ -114,6 +126,11 @@ struct Driver : Symbols {
     Call<Module*, const void*> module_load{*this, "cuModuleLoadData"};
     Call<Module> module_unload{*this, "cuModuleUnload"};
     Call<Function*, Module, const char*> module_function{*this, "cuModuleGetFunction"};
+    Call<Function, int32_t, int32_t> function_set{*this, "cuFuncSetAttribute"};
+
+    Call<TensorMap*, int32_t, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*,
+         int32_t, int32_t, int32_t, int32_t>
+        describe{*this, "cuTensorMapEncodeTiled"};
 
     Call<Address*, size_t> allocate{*this, "cuMemAlloc_v2"};
     Call<Address> free{*this, "cuMemFree_v2"};

@@ -135,6 +135,28 @@ class Context : public ContextBase<Library> {
         }
     }
 
+    /// The same for a kernel that copies boxes of some of its parameters.
+    template <int32_t COUNT, int32_t BOXED>
+    void launch(int32_t step, int32_t kernel, int64_t blocks, const Address (&arguments)[COUNT],
+                const cuda::Boxed (&boxed)[BOXED]) {
+        void* pointers[COUNT + BOXED];
+        cuda::TensorMap maps[BOXED];
+        for (int32_t i = 0; i < COUNT; ++i) pointers[i] = const_cast<Address*>(arguments + i);
+        for (int32_t i = 0; i < BOXED; ++i) pointers[COUNT + i] = maps + i;
+        if (counting_) {
+            ++launches_;
+            return;
+        }
+        for (int32_t i = 0; i < BOXED && outcome_ == LM_OK; ++i) {
+            const cuda::Outcome outcome = boxed[i].describe(driver(), arguments[boxed[i].parameter], maps[i]);
+            if (outcome.failed()) {
+                outcome_ = driver().failed(outcome, error_, "describe an array of kernel \"%s\"",
+                                           library_.device().kernel(kernel).name);
+            }
+        }
+        if (outcome_ == LM_OK) outcome_ = launch(step, kernel, blocks, pointers);
+    }
+
     // The rest is called by the exported functions.
 
     explicit Context(Library& library) : ContextBase(library) {}
@@ -346,14 +368,15 @@ class Context : public ContextBase<Library> {
         }
         const uint32_t grid = static_cast<uint32_t>(blocks);
         const uint32_t threads = static_cast<uint32_t>(launched.threads);
+        const uint32_t shared = static_cast<uint32_t>(launched.requested);
         cuda::Outcome outcome;
         if (stepping_) {
-            outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, 0, observed_, arguments,
-                                      nullptr);
+            outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, shared, observed_,
+                                      arguments, nullptr);
             if (!outcome.failed() && library_.has_observer()) outcome = driver().stream_synchronize(observed_);
         } else {
-            outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, 0, arguments,
-                                               nullptr, nullptr, nullptr});
+            outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, shared,
+                                               arguments, nullptr, nullptr, nullptr});
         }
         return outcome.failed() ? driver().failed(outcome, error_, "launch kernel \"%s\"", launched.name) : LM_OK;
     }

@@ -27,6 +27,30 @@ void lm_emulated_copy_async(void* shared, const void* global, uint32_t bytes);
 void lm_emulated_copy_commit(void);
 void lm_emulated_copy_wait(uint32_t groups);
 
+/// As lm_emulated_together, for the lanes of a group of four warps.
+void lm_emulated_group_together(void* mine, void (*together)(void* const* lanes));
+
+/// Products of such a group, in the background. One adds `elements` to the lane's sums once it was waited for; the result
+/// is where these elements go. What it reads the lanes say, each a part. Nobody may use the sums, nor write what it reads,
+/// before the set of products that the lane commits next has been waited for. The lane's sums are fenced after every
+/// access to them, and what a thread wrote is shared with products before the barrier that they wait for.
+/// wait: at most `sets` of the lane's committed sets, the last ones, may still be under way.
+void lm_emulated_share(void);
+void lm_emulated_product_fence(void);
+float* lm_emulated_product(float* sum, uint32_t elements);
+void lm_emulated_product_read(const void* p, uint32_t bytes);
+void lm_emulated_product_commit(void);
+void lm_emulated_product_wait(uint32_t sets);
+
+/// Copies of boxes in the background. An arrival is begun once; its phase ends when as many bytes have been copied as
+/// were expected and one thread has arrived. Nobody may read a box before a thread has waited for its phase, others not
+/// before a barrier after that. `map` is what the driver made, `at` the coordinates.
+void lm_emulated_arrival_begin(uint64_t* arrival);
+void lm_emulated_arrival_expect(uint64_t* arrival, uint32_t bytes);
+void lm_emulated_arrival(uint64_t* arrival);
+void lm_emulated_arrival_wait(uint64_t* arrival, uint32_t parity);
+void lm_emulated_copy_box(void* shared, const void* map, const int32_t* at, uint64_t* arrival);
+
 /// One access of `bytes`, a power of two, at p: a fault where p is not aligned to as many.
 void lm_emulated_access(const void* p, uint32_t bytes);
 

@@ -6,6 +6,7 @@
 
 #include "luminal/device/fragment_mma.hpp"
 #include "luminal/device/fragment_simdgroup.hpp"
+#include "luminal/device/fragment_wgmma.hpp"
 
 #if LM_WARP > 1
 

@@ -4,6 +4,7 @@
 #include "luminal/device/atomic.hpp"
 #include "luminal/device/collective.hpp"
 #include "luminal/device/copy_async.hpp"
+#include "luminal/device/copy_box.hpp"
 #include "luminal/device/fragment.hpp"
 #include "luminal/device/index.hpp"
 #include "luminal/device/lanes.hpp"

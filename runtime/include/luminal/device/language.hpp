@@ -84,4 +84,14 @@ typedef unsigned long uint64_t;
 #define LM_WARP 32
 #endif
 
+// An array of a block for which the host asks when it launches the kernel, from byte `first` on: more than a kernel can
+// own.
+#if defined(LM_CUDA)
+#define LM_REQUESTED(type, name, extent, first)                          \
+    extern __shared__ __align__(1024) unsigned char requested_memory[]; \
+    type* const name = reinterpret_cast<type*>(requested_memory + (first))
+#elif defined(LM_EMULATE_CUDA)
+#define LM_REQUESTED(type, name, extent, first) alignas(1024) __shared__ type name[extent]
+#endif
+
 #include "luminal/namespace.hpp"
