@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -78,7 +78,8 @@ def measure(
             exported = lm.export(Path(folder, "model"), python_module=False)
         write_tokenizer(exported, shape.vocabulary)
         with serving(exported, threads) as url:
-            served, alone = [], []
+            served: list[float] = []
+            alone: list[float] = []
             contenders = (
                 (served, lambda: ask(url, prompts, tokens)), (alone, lambda: compute(lm, prompts, tokens)),
             )  # fmt: skip
@@ -130,7 +131,7 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
     words = {f"{number} ": number for number in range(vocabulary)}
     model = {"type": "WordLevel", "vocab": words, "unk_token": "0 "}
     fixed = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
-    text = {"version": "1.0", **dict.fromkeys(fixed), "added_tokens": [], "model": model}
+    text: dict[str, Any] = {"version": "1.0", **dict.fromkeys(fixed), "added_tokens": [], "model": model}
     Path(folder, "tokenizer.json").write_text(json.dumps(text), encoding="utf-8")
 
 

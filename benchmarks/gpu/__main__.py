@@ -4,6 +4,8 @@ Parts of at most nine minutes run one after the other, the most telling first, e
 finds lies in a JSON of its own in the folder ``--keep``; a run that is stopped is gone on with by the same command, and
 the page is written anew after every part. ``--prepare`` compiles beforehand, without a GPU: the folder then brings the
 machine code along.
+
+``python -m benchmarks.gpu static`` reads and counts kernels, which needs no GPU at all.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.gpu import page
 from benchmarks.gpu.machine import Machine, card, own_target
 from benchmarks.gpu.part import command
 from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.static import command as static
 from benchmarks.progress import Work
 from luminal import destination
 from luminal.core import config
@@ -33,6 +36,7 @@ from luminal.core import target as targets
 LONGEST = 540  # seconds of a part
 LEAST = 30  # fewer are not worth beginning a part
 CACHE = "cache"  # of compiled kernels, in the folder that is kept
+STATIC = "static"  # the command that needs no GPU
 
 
 def measure(name: str, machine: Machine, seconds: float) -> dict[str, Any]:
@@ -163,5 +167,10 @@ def main(
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
+    if sys.argv[1:2] == [STATIC]:
+        app.command(name=f"{sys.argv[0]} {STATIC}")(static.main)
+        app(sys.argv[2:])
+    app.command(epilog=f"{STATIC}: read and count kernels without a GPU (python -m benchmarks.gpu {STATIC} --help).")(
+        main
+    )
     app()

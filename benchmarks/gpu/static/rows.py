@@ -1,0 +1,320 @@
+"""What is counted of luminal's kernels and of Triton's for the same work, as rows that JSON holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.gpu import subjects
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.static import tools
+from benchmarks.gpu.static.follow import Found, Launch, follow
+from benchmarks.gpu.static.sass import CLASSES
+from benchmarks.gpu.static.tools import Image, assembled, disassembled
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.errors import BuildError
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.grid.stage import Stage
+from luminal.core.schedule.program import ir as program
+from luminal.core.target import Target
+from luminal.frontends.fx import importer
+
+OURS, TRITON = "luminal", "Triton"
+TARGETS = ("cuda:sm_80", "cuda:sm_90")
+
+PEERS = Path(__file__).parent / "peers.py"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is computed in bfloat16: rows, terms and columns of a product; batch, heads, length and width of attention;
+    rows and columns."""
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    @property
+    def what(self) -> str:
+        return f"{self.kind} {' x '.join(map(str, self.sizes))}"
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds; 0 where the work is bound by memory."""
+        if self.kind == "product":
+            return math.prod(self.sizes)
+        if "attention" not in self.kind:
+            return 0
+        batch, heads, length, width = self.sizes
+        pairs = length * (length + 1) // 2 if self.kind.startswith("causal") else length * length
+        return 2 * batch * heads * pairs * width
+
+    @property
+    def units(self) -> float:
+        """What counts are divided by: thousands of multiply-adds, or KiB that have to be read and written."""
+        return self.products / 1000 if self.products else 2 * 2 * math.prod(self.sizes) / 1024
+
+    def module(self) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        """The work for luminal's front end, and inputs, whose values do not matter."""
+        if self.kind == "product":
+            m, k, n = self.sizes
+            return subjects.Product(), (_empty(m, k), _empty(k, n))
+        if "attention" in self.kind:
+            return subjects.Attention(self.kind.startswith("causal")), tuple(_empty(*self.sizes) for _ in range(3))
+        return {"softmax": subjects.Softmax, "norm": subjects.Norm}[self.kind](), (_empty(*self.sizes),)
+
+
+def _empty(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def works(tiny: bool) -> list[Work]:
+    """What is looked at: that of ``benchmarks.gpu``, without the product of one row, which Triton has no tile for."""
+    products = [Work("product", sizes) for sizes in subjects.PRODUCTS[tiny] if sizes[0] > 1]
+    attentions = [Work(kind, subjects.ATTENTION[tiny]) for kind in ("attention", "causal attention")]
+    return [*products, *attentions, *(Work(kind, subjects.ROWS[tiny]) for kind in ("softmax", "norm"))]
+
+
+# ---- a processor -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A streaming multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities"; ``tensor`` are multiply-adds of
+    bfloat16 a cycle, from the peaks in NVIDIA's papers on A100 and H100; ``level2`` bytes a cycle from its cache."""
+
+    shared: int
+    tensor: int
+    registers: int = 64 << 10
+    warps: int = 64
+    blocks: int = 32
+    schedulers: int = 4
+    banks: int = 128
+    level2: int = 64
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> float:
+        """The share of its places for warps that blocks fill, by registers, shared memory and threads."""
+        warps = -(-threads // 32)
+        by_registers = self.registers // (-(-registers // 8) * 8 * 32) // warps
+        by_shared = self.shared // (-(-shared // 128) * 128 + 1024)
+        return min(by_registers, by_shared, self.warps // warps, self.blocks) * warps / self.warps
+
+
+PROCESSORS = {80: Processor(164 << 10, 1024), 90: Processor(228 << 10, 2048)}
+
+
+# ---- one kernel ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's machine code and how it is launched."""
+
+    image: Image
+    architecture: int
+    threads: int
+    grid: tuple[int, int, int]
+    arguments: Sequence[Any]
+    origins: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.grid)
+
+    def middle(self) -> Found:
+        """What the block in the middle does, which is no edge, and of a triangle the mean."""
+        block = self.grid[0] // 2, self.grid[1] // 2, self.grid[2] // 2
+        return follow(self.image.code, self.architecture, Launch(block, self.grid, self.threads, self.arguments))
+
+
+def counted(kernel: Kernel) -> Row:
+    """What all blocks of a kernel do, were each like the one in the middle; and what a block takes."""
+    found = kernel.middle()
+    loop = found.loop()
+    everything = range(len(found.issued))
+    widths: dict[str, dict[str, int]] = {}
+    for (place, space), access in found.accesses.items():
+        if space == "global" and place in (loop or everything):
+            how = "written" if access.write else "read"
+            known = widths.setdefault(how, {})
+            known[str(access.width)] = known.get(str(access.width), 0) + access.bytes
+    spaces: dict[str, Counter[str]] = {space: Counter() for space in ("global", "shared")}
+    for (_, space), access in found.accesses.items():
+        if space in spaces:
+            spaces[space] += Counter({"bytes": access.bytes, "sectors": access.sectors, "least": access.least,
+                                      "waves": access.waves, "ideal": access.ideal})  # fmt: skip
+    moved = {space: {name: kernel.blocks * count for name, count in counts.items()} for space, counts in spaces.items()}
+    ways = max((a.ways for (_, space), a in found.accesses.items() if space == "shared"), default=0)
+    processor = PROCESSORS[kernel.architecture]
+    return {
+        "name": kernel.image.code.name, "blocks": kernel.blocks, "threads": kernel.threads,
+        "issued": {c: kernel.blocks * n for c, n in sorted(found.total().items())},
+        "loop": {c: kernel.blocks * n for c, n in sorted(found.total(loop).items())} if loop else {},
+        "moved": moved, "widths": widths, "ways": ways, "operands": kernel.blocks * found.operands,
+        "multiplied": kernel.blocks * found.multiplied, "in_flight": found.in_flight,
+        "registers": kernel.image.registers, "spilled": kernel.image.spilled, "shared": kernel.image.shared,
+        "occupancy": processor.occupancy(kernel.threads, kernel.image.registers, kernel.image.shared),
+    }  # fmt: skip
+
+
+def cycles(kernel: Row, architecture: int) -> dict[str, float]:
+    """The least cycles that all processors together need for a kernel, by what would be the only limit."""
+    processor = PROCESSORS[architecture]
+    moved = kernel["moved"]
+    return {
+        "issue": sum(kernel["issued"].values()) / processor.schedulers,
+        "tensor": kernel["multiplied"] / processor.tensor,
+        "shared": moved["shared"].get("waves", 0) + kernel["operands"] / processor.banks,
+        "global": 32 * moved["global"].get("sectors", 0) / processor.level2,
+    }
+
+
+def row(work: Work, architecture: int, who: str, how: str, kernels: Sequence[Row]) -> Row:
+    """A row of the report: ``per`` are counts for each unit of the work."""
+    limits: Counter[str] = Counter()
+    for kernel in kernels:
+        limits += Counter(cycles(kernel, architecture))
+    total: Counter[str] = Counter()
+    loop: Counter[str] = Counter()
+    for kernel in kernels:
+        total += Counter(kernel["issued"])
+        loop += Counter(kernel["loop"] or kernel["issued"])
+    moved = {space: sum(kernel["moved"][space].get("bytes", 0) for kernel in kernels) for space in ("global", "shared")}
+    moved["shared"] += sum(kernel["operands"] for kernel in kernels)
+    return {
+        "what": work.what, "kind": work.kind, "sizes": work.sizes, "architecture": f"sm_{architecture}", "who": who,
+        "how": how, "kernels": list(kernels), "unit": "1,000 multiply-adds" if work.products else "KiB",
+        "per": {name: total[name] / work.units for name in CLASSES},
+        "per_loop": {name: loop[name] / work.units for name in CLASSES},
+        "bytes": {space: count / (work.products or 1024 * work.units) for space, count in moved.items()},
+        "cycles": {name: count / work.units for name, count in limits.items()},
+    }  # fmt: skip
+
+
+# ---- both compilers --------------------------------------------------------------------------------------------------
+
+
+def launches(made: program.Program, target: Target, folders: tuple[str, ...] = ()) -> list[Kernel]:
+    """The kernels that a program of fixed sizes launches, in their order, each once. Integers in memory are zeros, as
+    indices that are in range."""
+    texts = tools.texts(made, target)
+    code = tools.images(texts, target, folders)
+    found: dict[str, Kernel] = {}
+    for step in (step for entry in made.entries for step in entry.launches):
+        text = texts[made.kernels[step.kernel].name]
+        sign = text.signature
+        memory: list[Any] = [np.zeros(64, np.uint8) if pointer.dtype.is_integer else None for pointer in sign.pointers]
+        memory += [None] * (sign.checked + sign.reads_dims)
+        blocks = int(sym.evaluate(text.tasks, {}))
+        architecture, origins = tools.number(tools.newest(target)), text.kernel.origins
+        kernel = Kernel(code[sign.name], architecture, sign.threads, (blocks, 1, 1), memory, origins)
+        found.setdefault(sign.name, kernel)
+    return list(found.values())
+
+
+def _tile(kernel: program.Kernel) -> str:
+    """The tile of a block, and its warps; empty where the kernel has none."""
+    tiles = [s for s in kernel.scheduled.schedule if isinstance(s, Stage)]
+    warps = f"{kernel.nest.threads // 32} warps"
+    return (
+        f"{tiles[0].rows} x {tiles[0].columns} x {tiles[0].depth}, {1 + tiles[0].ahead} stages, {warps}"
+        if tiles
+        else ""
+    )
+
+
+def ours(work: Work, target: str, folders: tuple[str, ...]) -> Row:
+    """luminal's kernels, by its default schedules."""
+    return _compiled(work, targets.parse(target), folders)
+
+
+def _compiled(work: Work, target: Target, folders: tuple[str, ...]) -> Row:
+    made = compile_graph(_graph(work), target)
+    kernels = launches(made, target, folders)
+    how = "; ".join(filter(None, map(_tile, made.kernels))) or f"{kernels[0].threads // 32} warps"
+    return row(work, kernels[0].architecture, OURS, how, [counted(kernel) for kernel in kernels])
+
+
+@cache
+def _graph(work: Work) -> Graph:
+    module, inputs = work.module()
+    return importer.load(module, inputs)
+
+
+def candidates(work: Work, target: str, folders: tuple[str, ...]) -> list[Row]:
+    """luminal's kernels by each of the schedules that ``benchmarks.gpu`` would try on a device, the default first and
+    each once."""
+    found: dict[str, Row] = {}
+    for variant in Machine(target).variants().values():
+        goal = targets.parse(target) if variant is None else variant
+        made = compile_graph(_graph(work), goal)
+        key = repr([kernel.nest for kernel in made.kernels])
+        if key not in found:
+            found[key] = _compiled(work, goal, folders)
+    return list(found.values())
+
+
+def theirs(
+    asked: Sequence[Work], architectures: Sequence[int], python: str, folders: tuple[str, ...],
+    done: Callable[[str], None] = lambda what: None,
+) -> tuple[str, list[Row], list[str]]:  # fmt: skip
+    """Triton's version, the best of its kernels for each work and architecture, and what it could not compile."""
+    request = {"architectures": architectures, "works": [{"kind": w.kind, "sizes": w.sizes} for w in asked]}
+    with tempfile.TemporaryDirectory(prefix="luminal-") as name:
+        folder = Path(name)
+        command = [python, str(PEERS), str(folder), json.dumps(request)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise BuildError(f"{python} could not compile Triton's kernels:\n  {run.stderr.strip()[-2000:]}")
+        listed = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
+        rows: dict[tuple[str, int], Row] = {}
+        failed = []
+        for made in listed["kernels"]:
+            work = Work(made["work"]["kind"], tuple(made["work"]["sizes"]))
+            if "failed" in made:
+                failed.append(f"{work.what}, sm_{made['architecture']}, {made['how']}: {made['failed']}")
+                continue
+            code = disassembled(folder / f"{made['file']}.cubin", folders)[made["kernel"]]
+            goal = f"sm_{made['architecture']}" + "a" * (made["architecture"] >= 90)
+            uses = assembled(folder / f"{made['file']}.ptx", goal, folders)
+            image = Image(code, uses["registers"], uses["spilled"], max(made["shared"], uses["shared"]))
+            kernel = Kernel(image, made["architecture"], made["threads"], tuple(made["grid"]), made["arguments"])
+            if not PROCESSORS[kernel.architecture].occupancy(kernel.threads, image.registers, image.shared):
+                failed.append(f"{work.what}, sm_{made['architecture']}, {made['how']}: takes more than a processor has")
+                continue
+            found = row(work, made["architecture"], TRITON, made["how"], [counted(kernel)])
+            known = rows.get((work.what, made["architecture"]))
+            if known is None or cost(found) < cost(known):
+                rows[work.what, made["architecture"]] = found
+            done(f"{work.what}, {made['how']}")
+    return listed["version"], list(rows.values()), failed
+
+
+def cost(found: Row) -> tuple[float, float]:
+    """What the best is chosen by: the highest of the limits, then what is issued."""
+    return max(found["cycles"].values()), sum(found["per"].values())
+
+
+def folders_of(path: str) -> tuple[str, ...]:
+    """The folder of Triton's own programs."""
+    told = subprocess.run(
+        [path, "-c", "import triton; print(triton.__path__[0])"], capture_output=True, text=True, check=False
+    )
+    if told.returncode:
+        raise BuildError(f"{path} has no Triton: {(told.stderr.strip().splitlines() or ['it does not start'])[-1]}")
+    return (str(Path(told.stdout.strip()) / "backends/nvidia/bin"),)

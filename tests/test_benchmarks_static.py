@@ -1,0 +1,266 @@
+"""Machine code that is followed without a GPU, against numpy and against what kernels must do; the command's page."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu.static import follow, memory, page, rows, sass, tools
+from benchmarks.gpu.static.rows import OURS, TRITON, Work
+from luminal.codegen import toolchain
+from luminal.core import target as targets
+from luminal.core.errors import BuildError
+from luminal.core.pipeline import compile_graph
+from luminal.frontends.fx import importer
+
+Array = np.ndarray[Any, Any]
+
+
+def lacking() -> str:
+    """What is not there to make and read machine code."""
+    try:
+        tools.find("nvdisasm")
+        toolchain.find_nvcc()
+    except BuildError as error:
+        return str(error)
+    return ""
+
+
+needs_tools = pytest.mark.skipif(bool(lacking()), reason=lacking())
+
+THREADS = 64
+# Places in an array as functions of the thread's number, in C++ and in numpy.
+FORMULAS = {
+    "i * 7919 % 1000": lambda i, n, w: i * 7919 % 1000,
+    "i * i / (n + 2)": lambda i, n, w: i * i // (n + 2),
+    "(n - 40 - i) % 7 + 20": lambda i, n, w: np.fmod(n - 40 - i, 7) + 20,
+    "(i - 30) / 4 + 9": lambda i, n, w: np.trunc((i - 30) / 4).astype(np.int64) + 9,
+    "(i ^ n) & 0x5a | i >> 1": lambda i, n, w: (i ^ n) & 0x5A | i >> 1,
+    "min(i * 3, n) + max(i - n, 2)": lambda i, n, w: np.minimum(i * 3, n) + np.maximum(i - n, 2),
+    "(int)(w * i >> 33)": lambda i, n, w: w * i >> 33,
+    "(int)((w + i) / 1000003 % 5000)": lambda i, n, w: (w + i) // 1000003 % 5000,
+    "(int)__umulhi(i * 123456789u, 0x9e3779b9u) & 0xfff": lambda i, n, w: (
+        (i * 123456789 & 0xFFFFFFFF) * 0x9E3779B9 >> 32 & 0xFFF
+    ),
+    "__popc(i * 77) * 3 + __clz(i + 1)": lambda i, n, w: np.array(
+        [bin(int(x) * 77).count("1") * 3 + 32 - int(x + 1).bit_length() for x in i]
+    ),
+    "i % 3 == 1 ? n - i : i * 5": lambda i, n, w: np.where(i % 3 == 1, n - i, i * 5),
+    "(int)(i * 1.5f) + (int)rintf(i / 3.0f)": lambda i, n, w: (
+        (i * 1.5).astype(np.int64) + np.rint(i.astype(np.float32) / np.float32(3)).astype(np.int64)
+    ),
+    "__shfl_xor_sync(~0u, i * 4, 5) + __shfl_down_sync(~0u, i, 3)": lambda i, n, w: (
+        (i ^ 5) * 4 + np.where(i % 32 < 29, i + 3, i)
+    ),
+}  # fmt: skip
+
+
+def assembled(text: str, architecture: str, folder: Path) -> sass.Code:
+    (folder / "kernel.cu").write_text(text)
+    cubin = folder / "kernel.cubin"
+    done = toolchain.find_nvcc().run(["-cubin", f"-arch={architecture}", "kernel.cu", "-o", str(cubin)], folder)
+    assert done.returncode == 0, done.stderr
+    return tools.disassembled(cubin)["kernel"]
+
+
+def written_by(code: sass.Code, architecture: int, launch: follow.Launch) -> list[Array]:
+    """The bytes of the first argument's memory at which each store to global memory begins, store by store."""
+    found: list[Array] = []
+
+    def watch(i: sass.Instruction, space: str, write: bool, at: Array, active: Array, width: int) -> None:
+        if space == "global" and write:
+            found.append(at[active] - (1 << follow.BUFFER))
+
+    follow.follow(code, architecture, launch, watch)
+    return found
+
+
+@needs_tools
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_addresses_are_those_that_the_source_says(architecture: int, tmp_path: Path) -> None:
+    """Each formula is the place of a store; numpy says where it must be."""
+    stores = "\n".join(f"    out[{k}][{formula}] = i;" for k, formula in enumerate(FORMULAS))
+    text = (
+        'extern "C" __global__ void kernel(char (*out)[1 << 20], int n, long long w) {\n'
+        f"    const int i = threadIdx.x;\n{stores}\n}}\n"
+    )
+    n, w = 100, 987654321012
+    code = assembled(text, f"sm_{architecture}", tmp_path)
+    words = [n, 0, w & 0xFFFFFFFF, w >> 32]  # n is followed by room, so that w is aligned
+    launch = follow.Launch((0, 0, 0), (1, 1, 1), THREADS, [None, *words])
+    found = {int(place[0]) >> 20: place & (1 << 20) - 1 for place in written_by(code, architecture, launch)}
+    i = np.arange(THREADS, dtype=np.int64)
+    for number, (formula, expected) in enumerate(FORMULAS.items()):
+        assert found[number].tolist() == np.broadcast_to(expected(i, n, w), THREADS).tolist(), formula
+
+
+@needs_tools
+def test_loops_and_branches_are_followed_as_often_as_they_turn(tmp_path: Path) -> None:
+    """Threads that leave a loop at different times meet again; what one warp stores in shared memory another reads."""
+    text = (
+        'extern "C" __global__ void kernel(int* out, const int* in, int n) {\n'
+        "    __shared__ int part[64];\n"
+        "    const int i = threadIdx.x;\n"
+        "    #pragma unroll 1\n"
+        "    for (int k = i; k < n; k += 64) out[k] = in[k];\n"
+        "    part[i] = i * 3;\n"
+        "    __syncthreads();\n"
+        "    if (i < 40) out[8000 + part[63 - i]] = i;\n"
+        "    if (in[i] == 7) out[9000 + i] = 1;\n"
+        "}\n"
+    )
+    code = assembled(text, "sm_90", tmp_path)
+    values = np.zeros(64, np.int32)
+    values[[3, 50]] = 7
+    n = 64 * 50 + 10
+    launch = follow.Launch((0, 0, 0), (1, 1, 1), THREADS, [None, np.resize(values, 4000), n])
+    places = np.concatenate(written_by(code, 90, launch)) // 4
+    i = np.arange(THREADS)
+    expected = [*range(n), *(8000 + 3 * (63 - i[:40])), 9003, 9050]
+    assert sorted(places.tolist()) == sorted(expected)
+    found = follow.follow(code, 90, launch)
+    loop = found.loop()
+    assert loop is not None
+    loads = [(p, a) for (p, space), a in found.accesses.items() if space == "global" and not a.write and p in loop]
+    assert len(loads) == 1 and loads[0][1].requests == 2 * 50 + 1  # fifty turns of two warps, and one of the first
+    assert found.issued[loads[0][0]] == 101 and loads[0][1].bytes == 4 * n
+
+
+def test_sectors_and_banks_are_counted() -> None:
+    lane = np.arange(32)
+
+    def access(space: str, width: int, places: Array) -> memory.Access:
+        found = memory.Access(space, width, False)
+        found.add(places + 4096, np.ones(32, bool))
+        return found
+
+    assert access("global", 4, 4 * lane).sectors == 4 == access("global", 4, 4 * lane).least
+    assert access("global", 16, 16 * lane).sectors == 16
+    assert access("global", 4, 64 * lane).sectors == 32 and access("global", 4, 64 * lane).least == 4
+    assert access("global", 4, 4 * lane + 16).sectors == 5
+    for stride, ways in ((4, 1), (8, 2), (132, 1), (128, 32), (0, 1)):
+        assert access("shared", 4, stride * lane).ways == ways, stride
+    assert access("shared", 2, 2 * lane).ways == 1
+    assert access("shared", 8, 8 * lane).waves == 2 and access("shared", 16, 16 * lane).waves == 4
+    assert access("shared", 16, 128 * lane).ways == 8  # rows of matrices without room between
+    assert access("shared", 16, 80 * lane).ways == 1  # and with it
+    half = memory.Access("shared", 4, False)
+    half.add(128 * lane, lane < 3)
+    assert half.ways == 3 and half.bytes == 12 and half.requests == 1
+
+
+TINY = {  # with the bytes of the result
+    Work("product", (130, 72, 136)): 2 * 130 * 136,
+    Work("norm", (6, 640)): 2 * 6 * 640,
+    Work("softmax", (6, 640)): 2 * 6 * 640,
+    Work("attention", (1, 2, 80, 16)): 2 * 2 * 80 * 16,
+}
+
+
+@cache
+def kernels(work: Work, target: str) -> list[rows.Kernel]:
+    module, inputs = work.module()
+    goal = targets.parse(target)
+    return rows.launches(compile_graph(importer.load(module, inputs), goal), goal)
+
+
+@needs_tools
+@pytest.mark.parametrize("target", rows.TARGETS)
+@pytest.mark.parametrize("work", TINY, ids=lambda work: work.kind)
+def test_all_blocks_together_write_each_element_once(work: Work, target: str) -> None:
+    """And read all that there is: the last kernel's result is the work's, whose size is known."""
+    last = kernels(work, target)[-1]
+    writes: dict[int, Array] = {}
+    reads: dict[int, Array] = {}
+
+    def watch(i: sass.Instruction, space: str, write: bool, at: Array, active: Array, width: int) -> None:
+        if space != "global":
+            return
+        into = writes if write else reads
+        for address in at[active]:
+            number, byte = follow.argument_of(int(address))
+            into.setdefault(number, np.zeros(1 << 17, np.int32))[byte : byte + width] += 1
+
+    for block in range(last.blocks):
+        launch = follow.Launch((block, 0, 0), last.grid, last.threads, last.arguments)
+        follow.follow(last.image.code, last.architecture, launch, watch)
+    (counts,) = writes.values()
+    expected = np.zeros_like(counts)
+    expected[: TINY[work]] = 1
+    assert np.array_equal(counts, expected)
+    for number, count in reads.items():
+        end = int(np.flatnonzero(count)[-1]) + 1
+        assert count[:end].all(), number
+
+
+@needs_tools
+@pytest.mark.parametrize("target", rows.TARGETS)
+@pytest.mark.parametrize("work", [Work("product", (512, 256, 512)), Work("norm", (64, 4096))], ids=lambda w: w.kind)
+def test_what_is_counted_is_what_the_work_needs(work: Work, target: str) -> None:
+    """Multiply-adds of the tensor cores are those of the product; a norm reads its rows twice and writes them once."""
+    found = [rows.counted(kernel) for kernel in kernels(work, target)]
+    (one,) = found
+    if work.products:
+        assert one["multiplied"] == work.products and one["issued"]["tensor"] * 2048 == work.products
+        assert one["in_flight"] >= 1 and one["loop"]["tensor"] > 0
+    else:
+        assert one["multiplied"] == 0
+        assert one["moved"]["global"]["bytes"] in (2 * 2 * 64 * 4096, 3 * 2 * 64 * 4096, 4 * 2 * 64 * 4096)
+    assert one["spilled"] == 0 and 0 < one["occupancy"] <= 1
+    assert one["moved"]["global"]["sectors"] >= one["moved"]["global"]["least"] > 0
+
+
+def test_occupancy_follows_from_what_is_scarce() -> None:
+    a100 = rows.PROCESSORS[80]
+    assert a100.occupancy(256, 32, 0) == 1.0
+    assert a100.occupancy(256, 128, 0) == 0.25
+    assert a100.occupancy(256, 32, 80 << 10) == 0.25  # two blocks of 81 KiB
+    assert a100.occupancy(32, 16, 0) == 0.5  # 32 blocks of a warp
+    assert a100.occupancy(256, 255, 200 << 10) == 0.0
+
+
+def row(who: str, what: str = "product 8 x 8 x 8", **per: float) -> rows.Row:
+    kernel = {"registers": 40, "shared": 1024, "spilled": 0, "occupancy": 0.5, "in_flight": 2, "multiplied": 1,
+              "widths": {"read": {"16": 64, "4": 32}, "written": {"2": 8}}, "ways": 2,
+              "moved": {"global": {"sectors": 30, "least": 20}}}  # fmt: skip
+    return {"what": what, "kind": what.split()[0], "sizes": [8, 8, 8], "architecture": "sm_90", "who": who,
+            "how": "tile", "kernels": [kernel], "unit": "1,000 multiply-adds", "per": per, "per_loop": per,
+            "bytes": {"global": 0.5, "shared": 1.0}, "cycles": {"issue": 0.001, "tensor": 0.002}}  # fmt: skip
+
+
+def test_what_is_behind_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "REASONS", {("product", "", "integer"): "Divisions."})
+    found = [row(OURS, integer=3.0, shared=1.0, tensor=0.5), row(TRITON, integer=1.0, shared=0.5, tensor=0.48)]
+    assert [(name, mine, its) for _, name, mine, its in page.behind(found)] == [
+        ("shared", 1.0, 0.5), ("integer", 3.0, 1.0)
+    ]  # fmt: skip
+    text = page.text({"about": "nvcc", "triton": "3", "rows": found, "models": [], "candidates": [], "failed": []})
+    assert "- Divisions.\n    - product 8 x 8 x 8 on sm_90: integer (3.0 times)" in text
+    assert "**No reason is known yet.**\n    - product 8 x 8 x 8 on sm_90: shared (2.0 times)" in text
+    assert (
+        "| product 8 x 8 x 8 | luminal | 40 | 1024 B | 0 B | 50% | 2 | 1.000 | 0.500 | 16, 4 / 2 | 2 | 1.50 | " in text
+    )
+    assert "tensor, 2 |" in text and "No GPU" not in text
+
+
+def test_the_page_in_docs_is_that_of_its_figures() -> None:
+    """And gives a reason wherever luminal issues over a tenth more."""
+    written = Path(__file__).parent.parent / "docs/gpu-static.md"
+    found = json.loads(written.with_suffix(".json").read_text())
+    assert written.read_text() == page.text(found)
+    assert [(row["what"], name) for row, name, _, _ in page.behind(found["rows"]) if not page.reason(row, name)] == []
+    assert {row["who"] for row in found["rows"]} == {OURS, TRITON}
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools.shutil, "which", lambda name, path=None: None)
+    tools.find.cache_clear()
+    with pytest.raises(BuildError, match="found no nvdisasm: put it on PATH, or install"):
+        tools.find("nvdisasm")
+    with pytest.raises(BuildError, match="has no Triton"):
+        rows.folders_of("/bin/false")
