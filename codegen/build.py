@@ -320,9 +320,10 @@ class _Job:
                     return ()
                 with cache.appearing(_precompiled(folder / header.name)) as temporary:
                     _precompiled(folder / header.name).replace(temporary)
-                if header.parent.exists():  # damaged, or another process was first
-                    cache.discard(header.parent)
-                folder.rename(header.parent)
+                if not _has_header(header, text):  # else another process was first, and may be reading its own
+                    if header.parent.exists():  # damaged
+                        cache.discard(header.parent)
+                    folder.rename(header.parent)
             except OSError:
                 if not _has_header(header, text):
                     raise

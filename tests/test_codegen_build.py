@@ -122,6 +122,29 @@ def test_what_is_the_same_for_every_model_is_compiled_once(own_cache: Path, monk
     assert cache.whole(header) and header.stat().st_size > 1000
 
 
+def test_a_header_that_another_process_precompiled_first_stays(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process is reading it: taken away for a moment only, it would be missing in the middle of a compile."""
+    monkeypatch.setenv("CXX", "g++")
+    bundle = render.render(scaled_rows(), HOST_TARGETS[0])
+    precompile = toolchain.Toolchain.precompile
+    kept: list[int] = []
+
+    def slower(self: toolchain.Toolchain, header: str, flags: Sequence[str], folder: Path) -> bool:
+        if not kept:
+            kept.append(0)
+            build.build(bundle)  # the other process
+            (made,) = own_cache.rglob("*.gch")
+            kept[0] = made.stat().st_ino
+        return precompile(self, header, flags, folder)
+
+    monkeypatch.setattr(toolchain.Toolchain, "precompile", slower)
+    monkeypatch.setattr(build, "_SHARING", 1)
+    build.build(bundle)
+    assert [path.stat().st_ino for path in own_cache.rglob("*.gch")] == kept
+
+
 def test_nothing_is_kept_without_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
     path = build.build(render.render(scaled_rows(), HOST_TARGETS[0])).library
