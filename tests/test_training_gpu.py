@@ -74,7 +74,7 @@ def test_a_step_is_right_under_emulation(name: str, tmp_path: Path) -> None:
     emulated = Emulated(nests, dialects.ALL[target.dialect], tmp_path)
     seen: dict[tuple[int, int], tuple[Array, Array]] = {}  # by place and size: what is there, and what was at first
 
-    def run_kernel(nest: ln.LoopNest, arrays: Mapping[str, Array], *sizes: Any) -> bool:
+    def run_kernel(nest: ln.LoopNest, arrays: dict[str, Array], *sizes: Any) -> bool:
         seen.update({(a.ctypes.data, a.size): (a, a.copy()) for a in arrays.values()} | seen)
         return (interpreter.run if is_wide(nest) else emulated.run_nest)(nest, arrays, *sizes)
 
