@@ -132,8 +132,8 @@ def _group_tile_step(threads: Threads, expressions: Expressions, contract: Contr
 def _panels(expressions: Expressions, contract: Contract, array: str, offset: Int, line: Int) -> str:
     """The type that says how the operand ``array`` lies, of which lines are ``line`` elements apart."""
     pointer = expressions.array(array)
-    ways = {(pointer.row, 1): "true", (1, pointer.row): "false"}  # the terms lie along rows, or down
-    along = ways.get((line, _depth(contract, offset)))  # type: ignore[call-overload]
+    ways: dict[tuple[Int, Int], str] = {(pointer.row, 1): "true", (1, pointer.row): "false"}  # along rows, or down
+    along = ways.get((line, _depth(contract, offset)))
     if not pointer.row or along is None:
         raise SpecError(f"contract {contract.tile}: {array} is no matrix in panels with terms along rows or down")
     of, rows = expressions.frame.dialect.type(pointer.dtype), pointer.extent // pointer.row

@@ -155,6 +155,13 @@ def test_products_of_half_types_are_those_of_groups(name: str) -> None:
     assert kernel(name).nest.threads == tile.rows // 64 * 128
 
 
+@pytest.mark.parametrize(("size", "tile"), [(4096, (128, 256)), (1408, (128, 128)), (40, (32, 32))])
+def test_the_widest_tile_is_for_products_that_fill_all_processors(size: int, tile: tuple[int, int]) -> None:
+    (found,) = compile_graph(product(types.bf16, (size, 64, size), False, True)[0], SM_90).kernels
+    (stage,) = transforms(found, Stage)
+    assert (stage.rows, stage.columns) == tile
+
+
 def test_other_products_and_other_targets_have_none() -> None:
     for target, dtype in ((SM_80, types.bf16), (targets.GPUS["cuda:sm_100"], types.bf16), (SM_90, types.f32)):
         (found,) = compile_graph(product(dtype, (150, 136, 136), False, False)[0], target).kernels

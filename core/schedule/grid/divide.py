@@ -173,7 +173,8 @@ def _last(groups: list[frozenset[str]], new: set[str], count: int) -> list[froze
 
 def _either(groups: list[frozenset[str]], others: list[frozenset[str]]) -> list[frozenset[str]]:
     """What each group may be, the last ones the same."""
-    pairs = zip_longest(reversed(groups), reversed(others), fillvalue=frozenset())
+    none: frozenset[str] = frozenset()
+    pairs = zip_longest(reversed(groups), reversed(others), fillvalue=none)
     return [a | b for a, b in pairs][::-1]
 
 
