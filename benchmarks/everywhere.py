@@ -47,8 +47,9 @@ FORMS = (("static", HOST), ("source", HOST), ("wheel", HOST), ("static", "x86-64
 HEADINGS = ("target", "form", "what was done", "model", "library", "weights", "largest error")
 ABOUT = (
     "`python -m benchmarks.everywhere --write docs/machines.md`, on one Linux machine with the extra `clang`: "
-    "all-MiniLM-L6-v2 with its real weights (a batch of up to 32, up to 256 tokens) and a small network of convolutions "
-    "(a batch of up to 8 pictures) are compiled for each target and exported. Of what can run here, a program calls the "
+    "all-MiniLM-L6-v2 with its real weights (a batch of up to 32, up to 256 tokens) and a small network of "
+    "convolutions (a batch of up to 8 pictures) are compiled for each target and exported. Of what can run here, a "
+    "program calls the "
     "library on a batch of 3 (MiniLM: of 37 tokens). `largest error` is the largest distance from PyTorch in float64, "
     f"of all outputs, by the output's largest magnitude; {TOLERANCE:g} is allowed. Of the others, a C program is "
     "linked with the library, which says that its symbols are there, but not what it computes."

@@ -13,6 +13,7 @@ from luminal.comparison import bisection
 from luminal.comparison.oracle import Oracle
 from luminal.core import ir, ops
 from luminal.core.ir import Graph
+from luminal.core.origins import Origin
 from luminal.core.rules import arithmetic
 from luminal.core.schedule.transform import loops
 from luminal.core.types import f32
@@ -92,10 +93,13 @@ def test_a_dialect_that_writes_every_nest_wrong_is_not_taken_for_a_transform(res
     planted = _the("codegen/cpp.py", "literal", "the condition 'np.isfinite(value)' is False")
     x = ir.input_("x", (6, 40), f32)
     y = ir.binary(ops.MAX, x * 3.0, x + 1.0)
-    graph, inputs = Graph("lines", (x,), (("y", y),)), {"x": np.linspace(-2, 2, 240, dtype=np.float32).reshape(6, 40)}
+    origins = dict.fromkeys((y, *y.inputs), (Origin("Max", "lines"),))
+    graph = Graph("lines", (x,), (("y", y),), origins=origins)
+    inputs = {"x": np.linspace(-2, 2, 240, dtype=np.float32).reshape(6, 40)}
     assert mutations.plant(planted) == 1
     report = luminal.diff(graph, inputs, reference="interpreter", target=mutations.TARGET)
     assert report.finding is not None and report.finding.stage == "code generation", str(report)
+    assert str(report.finding.origin) == "Max 'lines'"
 
 
 def test_a_run_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
