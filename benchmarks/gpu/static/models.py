@@ -53,14 +53,14 @@ class Place:
     share: float
 
 
-def places(found: Found) -> Iterator[Place]:
+def places(found: Found, wide: int = WIDE) -> Iterator[Place]:
     """Narrow accesses of the inner loop to global memory, and all in shared memory that collide beyond ``WAYS``."""
     loop = found.loop() or range(len(found.issued))
     total = {
         space: sum(a.bytes for (_, s), a in found.accesses.items() if s == space) for space in ("global", "shared")
     }
     for (place, space), access in sorted(found.accesses.items()):
-        narrow = space == "global" and access.width < WIDE and place in loop
+        narrow = space == "global" and access.width < wide and place in loop
         if not narrow and not (space == "shared" and access.ways > WAYS):
             continue
         sectors = access.sectors / access.least if access.least else 0.0

@@ -32,8 +32,8 @@ HOW = (
     "denormals are not taken. Each instruction is therefore counted as often as each warp issues it, loops as often as "
     "they turn; nothing is estimated from the text. All blocks count as the middle one. The inner loop is the shortest "
     "stretch of code that a branch back closes and that has at least half of the products of matrices, or of all that "
-    "is issued where there are none; a kernel without one counts whole. Counts are instructions of warps (one for 32 threads), divided by the multiply-adds that the "
-    "work needs, or by the KiB that it has to read and write once."
+    "is issued where there are none; a kernel without one counts whole. Counts are instructions of warps (one for 32 "
+    "threads), divided by the multiply-adds that the work needs, or by the KiB that it has to read and write once."
 )
 
 CLASSES = (
@@ -56,9 +56,9 @@ MORE = (
 
 MODELS = (
     "Models at the sizes that they are timed at, with few layers, which have all their kernels; the training step is "
-    "that of a tiny decoder. `ways` as above, of the worst kernel. `diverge` are kernels in which threads of a warp part "
-    "at a branch. `narrow` are instructions of inner loops that read or write less than 16 bytes of global memory for a "
-    "thread, but whose warps touch no more sectors than they have to; `scattered` are those that touch more."
+    "that of a tiny decoder. `ways` as above, of the worst kernel. `diverge` are kernels in which threads of a warp "
+    "part at a branch. `narrow` are instructions of inner loops that read or write less than 16 bytes of global memory "
+    "for a thread, but whose warps touch no more sectors than they have to; `scattered` are those that touch more."
 )
 
 
@@ -157,6 +157,12 @@ def reasons(rows: Sequence[Row]) -> list[str]:
     for why, places in sorted(grouped.items(), key=lambda item: item[0] == ""):
         lines += [f"- {why or '**No reason is known yet.**'}", *(f"    - {place}" for place in places)]
     return lines
+
+
+# Why an access of a model's kernel collides beyond two words, or touches more sectors than it has to.
+def explained(place: Mapping[str, Any]) -> str:
+    """Why an access may be as it is; empty where nobody knows."""
+    return ""
 
 
 def of_models(found: Sequence[Mapping[str, Any]]) -> list[str]:
