@@ -150,9 +150,7 @@ PRODUCTS = (
     (128, 32, 32, 4, 4), (64, 32, 32, 5, 2), (32, 64, 32, 5, 2),
 )  # fmt: skip
 # Rows, keys at once, stages, warps: of those that the tutorial on attention tries.
-ATTENTIONS = (
-    (64, 32, 3, 4), (64, 64, 3, 4), (128, 32, 3, 4), (128, 64, 3, 4), (128, 64, 3, 8), (128, 128, 3, 8),
-)  # fmt: skip
+ATTENTIONS = ((64, 64, 3, 4), (128, 64, 3, 4), (128, 64, 3, 8))
 
 
 def _above(size: int) -> int:
