@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu.static import follow, memory, page, rows, sass, tools
+from benchmarks.gpu.static import follow, memory, models, page, rows, sass, tools
 from benchmarks.gpu.static.rows import OURS, TRITON, Work
 from luminal.codegen import toolchain
 from luminal.core import target as targets
@@ -158,7 +158,6 @@ TINY = {  # with the bytes of the result
     Work("product", (130, 72, 136)): 2 * 130 * 136,
     Work("norm", (6, 640)): 2 * 6 * 640,
     Work("softmax", (6, 640)): 2 * 6 * 640,
-    Work("attention", (1, 2, 80, 16)): 2 * 2 * 80 * 16,
 }
 
 
@@ -179,12 +178,11 @@ def test_all_blocks_together_write_each_element_once(work: Work, target: str) ->
     reads: dict[int, Array] = {}
 
     def watch(i: sass.Instruction, space: str, write: bool, at: Array, active: Array, width: int) -> None:
-        if space != "global":
-            return
-        into = writes if write else reads
-        for address in at[active]:
-            number, byte = follow.argument_of(int(address))
-            into.setdefault(number, np.zeros(1 << 17, np.int32))[byte : byte + width] += 1
+        numbers, places = follow.argument_of(at[active])
+        if space == "global" and len(numbers):
+            count = (writes if write else reads).setdefault(int(numbers[0]), np.zeros(1 << 17, np.int32))
+            assert (numbers == numbers[0]).all()
+            np.add.at(count, (places[:, None] + np.arange(width)).ravel(), 1)
 
     for block in range(last.blocks):
         launch = follow.Launch((block, 0, 0), last.grid, last.threads, last.arguments)
@@ -207,7 +205,7 @@ def test_what_is_counted_is_what_the_work_needs(work: Work, target: str) -> None
     (one,) = found
     if work.products:
         assert one["multiplied"] == work.products and one["issued"]["tensor"] * 2048 == work.products
-        assert one["in_flight"] >= 1 and one["loop"]["tensor"] > 0
+        assert one["in_flight"] >= 1
     else:
         assert one["multiplied"] == 0
         assert one["moved"]["global"]["bytes"] in (2 * 2 * 64 * 4096, 3 * 2 * 64 * 4096, 4 * 2 * 64 * 4096)
@@ -264,3 +262,55 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         tools.find("nvdisasm")
     with pytest.raises(BuildError, match="has no Triton"):
         rows.folders_of("/bin/false")
+
+
+# With the narrowest access of an inner loop to global memory that is explained.
+COLLIDING = pytest.mark.xfail(strict=True, reason="stages of B leave no room: StagedOperand.pitch, docs/gpu-static.md")
+KEPT = [
+    pytest.param(Work("product", (512, 256, 512)), 16, marks=COLLIDING, id="product"),
+    pytest.param(Work("norm", (64, 4096)), 16, id="norm"),
+    pytest.param(Work("softmax", (6, 640)), 8, id="softmax"),  # four elements for each thread: BlockCosts.each
+]
+
+
+@needs_tools
+@pytest.mark.parametrize(("work", "wide"), KEPT)
+def test_kernels_spill_nothing_read_wide_and_do_not_collide(work: Work, wide: int) -> None:
+    for kernel in kernels(work, "cuda:sm_90"):
+        if kernel.image.spilled:
+            pytest.fail(f"{kernel.image.code.name} spills")
+        assert [str(place) for place in models.places(kernel.middle(), wide)] == []
+
+
+@needs_tools
+def test_accesses_that_are_narrow_scattered_or_collide_are_found(tmp_path: Path) -> None:
+    text = (
+        'extern "C" __global__ void kernel(float* out, const float* in) {\n'
+        "    __shared__ float part[64 * 32];\n"
+        "    const int i = threadIdx.x;\n"
+        "    for (int k = 0; k < 32; ++k) part[32 * i + k] = in[64 * k + i];\n"
+        "    __syncthreads();\n"
+        "    for (int k = 0; k < 32; ++k) out[32 * i + k] = part[i + 64 * k];\n"
+        "}\n"
+    )
+    code = assembled(text, "sm_90", tmp_path)
+    found = follow.follow(code, 90, follow.Launch((0, 0, 0), (1, 1, 1), THREADS, [None, None]))
+    places = list(models.places(found))
+    reads = [place for place in places if place.space == "global" and not place.write]
+    writes = [place for place in places if place.space == "global" and place.write]
+    stores = [place for place in places if place.space == "shared"]
+    assert {place.sectors for place in reads} == {1.0} and reads[0].width == 4
+    assert writes and all(place.sectors >= 4 for place in writes)
+    assert stores and all(place.write and place.ways >= 8 for place in stores)
+
+
+def test_what_models_spill_and_where_they_collide_is_known() -> None:
+    """By the figures beside the page."""
+    found = json.loads((Path(__file__).parent.parent / "docs/gpu-static.json").read_text())
+    assert found["models"] and {one["model"] for one in found["models"]} <= set(models.NAMES)
+    spilling = {(m["model"], m["precision"], k["name"]) for m in found["models"] for k in m["kernels"] if k["spilled"]}
+    for one in found["models"]:
+        for kernel in one["kernels"]:
+            for place in kernel["places"]:
+                assert page.known(place), (one["model"], kernel["name"], place)
+    assert spilling == {("minilm", "bf16", "chain5")}  # found by this page, not mended yet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,30 +20,36 @@ from luminal import destination
 from luminal.codegen import toolchain
 from luminal.core.errors import BuildError
 
+Found = dict[str, Any]
 
-def counted(asked: list[rows.Work], targets: list[str], triton: str, folders: tuple[str, ...]) -> dict[str, Any]:
+# By what a row is told from others, in each of the lists that are found.
+KEYS = {
+    "rows": ("what", "architecture", "who"), "models": ("model", "target", "precision"),
+    "candidates": ("what", "target"),
+}  # fmt: skip
+NOTHING: Found = {"rows": [], "models": [], "candidates": [], "failed": [], "triton": "", "about": ""}
+
+
+def counted(asked: list[rows.Work], targets: list[str], triton: str, folders: tuple[str, ...]) -> Iterator[Found]:
     """The rows of both compilers, of luminal alone where no Python with Triton is given."""
-    work = Work([15.0] * (len(asked) * len(targets)) + [300.0] * bool(triton))
-    found: list[rows.Row] = []
-    for target in targets:
-        for one in asked:
-            work.begin(f"{one.what}, {target}")
-            found.append(rows.ours(one, target, folders))
-            work.end()
-    version, failed = "", []
-    if triton and asked:
-        work.begin("Triton's kernels")
-        architectures = [tools.number(target.split(":")[1]) for target in targets]
-        version, others, failed = rows.theirs(asked, architectures, triton, folders)
-        found += others
+    pairs = [(one, target) for target in targets for one in asked]
+    work = Work([15.0] * len(pairs) + [60.0] * (len(asked) * bool(triton)))
+    for one, target in pairs:
+        work.begin(f"{one.what}, {target}")
+        yield {"rows": [rows.ours(one, target, folders)]}
         work.end()
-    return {"rows": found, "failed": failed, "triton": version}
+    architectures = [tools.number(target.split(":")[1]) for target in targets]
+    for one in asked if triton else ():
+        work.begin(f"{one.what}, by Triton")
+        version, found, failed = rows.theirs(one, architectures, triton, folders)
+        yield {"rows": found, "failed": failed, "triton": version}
+        work.end()
 
 
-def judged(asked: list[rows.Work], targets: list[str], folders: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The schedules among which luminal could choose for products, each with its limit."""
+def judged(asked: list[rows.Work], targets: list[str], folders: tuple[str, ...]) -> Iterator[Found]:
+    """The schedules among which luminal could choose for products, each with its limits."""
     pairs = [(one, target) for one in asked for target in targets]
-    work, found = Work([60.0] * len(pairs)), []
+    work = Work([60.0] * len(pairs))
     for one, target in pairs:
         work.begin(f"candidates of {one.what}, {target}")
         tried = [
@@ -50,33 +57,29 @@ def judged(asked: list[rows.Work], targets: list[str], folders: tuple[str, ...])
              "occupancy": min(kernel["occupancy"] for kernel in row["kernels"])}
             for row in rows.candidates(one, target, folders)
         ]  # fmt: skip
-        found.append({"what": one.what, "target": target, "candidates": tried})
+        yield {"candidates": [{"what": one.what, "target": target, "candidates": tried}]}
         work.end()
-    return found
 
 
-def looked_at(names: list[str], targets: list[str], precisions: list[str], folders: tuple[str, ...]) -> list[rows.Row]:
+def looked_at(names: list[str], targets: list[str], precisions: list[str], folders: tuple[str, ...]) -> Iterator[Found]:
     """The kernels of models."""
     asked = [(name, target, precision) for name in names for target in targets for precision in precisions]
-    work, found = Work([40.0] * len(asked)), []
+    work = Work([40.0] * len(asked))
     for name, target, precision in asked:
         work.begin(f"{name}, {target}, {precision}")
         kernels = models.looked_at(models.kernels_of(name, target, precision, False, folders))
-        found.append({"model": name, "target": target, "precision": precision, "kernels": kernels})
+        yield {"models": [{"model": name, "target": target, "precision": precision, "kernels": kernels}]}
         work.end()
-    return found
 
 
-def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def merged(old: Found, new: Found) -> Found:
     """What was found before, except for what was found again."""
-    keys = {"rows": ("what", "architecture", "who"), "models": ("model", "target", "precision"),
-            "candidates": ("what", "target")}  # fmt: skip
-    found = dict(new)
-    for name, key in keys.items():
-        again = {tuple(one[k] for k in key) for one in new[name]}
-        found[name] = [one for one in old.get(name, []) if tuple(one[k] for k in key) not in again] + new[name]
-    found["failed"] = [*dict.fromkeys([*old.get("failed", []), *new["failed"]])]
-    found["triton"] = new["triton"] or old.get("triton", "")
+    found = {**old, **new}
+    for name, key in KEYS.items():
+        again = {tuple(one[k] for k in key) for one in new.get(name, [])}
+        kept = [one for one in old.get(name, []) if tuple(one[k] for k in key) not in again]
+        found[name] = [*kept, *new.get(name, [])]
+    found["failed"] = [*dict.fromkeys([*old["failed"], *new.get("failed", [])])]
     return found
 
 
@@ -91,7 +94,7 @@ def main(
     triton: Annotated[str, typer.Option(help="a Python that has Triton; without one, luminal's kernels alone")] = "",
     targets: Annotated[str, typer.Option(help="targets with commas between")] = ",".join(rows.TARGETS),
     models_: Annotated[str, typer.Option("--models", help="models whose kernels are looked at, or all")] = "",
-    precision: Annotated[str, typer.Option(help="of models, with commas between")] = "bf16,fp32",
+    precision: Annotated[str, typer.Option(help="of models, with commas between")] = ",".join(PRECISIONS),
     only: Annotated[str, typer.Option(help="kinds of work with commas between: product,norm; or none")] = "",
     candidates: Annotated[
         bool, typer.Option("--candidates", help="the schedules that luminal could choose for products, too")
@@ -101,27 +104,29 @@ def main(
     """Read luminal's kernels, and Triton's for the same, and count what they issue and move. Needs nvcc and nvdisasm,
     but no GPU."""
     warnings.simplefilter("ignore")  # what PyTorch's exporter says of itself
-    kinds = [] if only == "none" else among(only, list(dict.fromkeys(w.kind for w in rows.works(False))), "--only")
+    works = rows.works(False)
+    kinds = [] if only == "none" else among(only, list(dict.fromkeys(work.kind for work in works)), "--only")
     names = among("" if models_ == "all" else models_, models.NAMES, "--models") if models_ else []
     goals, precisions = among(targets, rows.TARGETS, "--targets"), among(precision, PRECISIONS, "--precision")
+    products = [work for work in works if work.kind == "product"] if candidates else []
     if write is not None:
         destination.file(write, "--write")
     figures = None if write is None else write.with_suffix(".json")
+    found = json.loads(figures.read_text(encoding="utf-8")) if figures is not None and figures.is_file() else NOTHING
     try:
         folders = rows.folders_of(triton) if triton else ()
-        found = counted([work for work in rows.works(False) if work.kind in kinds], goals, triton, folders)
-        found["candidates"] = judged(
-            [work for work in rows.works(False) if work.kind == "product"] if candidates else [], goals, folders
-        )
-        found["models"] = looked_at(names, goals, precisions, folders)
-        found["about"] = about()
+        found = {**found, "about": about()}
+        for part in (
+            counted([work for work in works if work.kind in kinds], goals, triton, folders),
+            judged(products, goals, folders),
+            looked_at(names, goals, precisions, folders),
+        ):
+            for new in part:
+                found = merged(found, new)
+                if write is not None and figures is not None:  # at once: a run that is stopped leaves what it had
+                    figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                    write.write_text(page.text(found), encoding="utf-8")
     except BuildError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
-    if figures is not None and figures.is_file():
-        found = merged(json.loads(figures.read_text(encoding="utf-8")), found)
-    text = page.text(found)
-    print(text)
-    if write is not None and figures is not None:
-        figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        write.write_text(text, encoding="utf-8")
+    print(page.text(found))

@@ -110,7 +110,7 @@ def constants(architecture: int, launch: Launch) -> dict[int, int]:
     return found
 
 
-def argument_of(address: int) -> tuple[int, int]:
+def argument_of(address: Any) -> tuple[Any, Any]:
     """The number of the argument whose memory an address lies in, and the byte there."""
     return (address >> BUFFER) - 1, address & (1 << BUFFER) - 1
 

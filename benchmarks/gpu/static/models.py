@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,32 +42,25 @@ NAMES = (*REAL, STEP)
 @dataclass(frozen=True)
 class Place:
     """An access of an inner loop that is not ``WIDE``, or one that collides: the instruction, whether it writes, bytes
-    of a thread, sectors over the fewest that could hold what a warp touches, the most words of a bank at once, and the
-    share of the kernel's bytes in that memory."""
+    of a thread, sectors over the fewest that could hold what a warp touches, the most words of a bank at once."""
 
-    instruction: str
+    opcode: str
     space: str
     write: bool
     width: int
     sectors: float
     ways: int
-    share: float
 
 
-def places(found: Found) -> Iterator[Place]:
+def places(found: Found, wide: int = WIDE) -> Iterator[Place]:
     """Narrow accesses of the inner loop to global memory, and all in shared memory that collide beyond ``WAYS``."""
     loop = found.loop() or range(len(found.issued))
-    total = {
-        space: sum(a.bytes for (_, s), a in found.accesses.items() if s == space) for space in ("global", "shared")
-    }
     for (place, space), access in sorted(found.accesses.items()):
-        narrow = space == "global" and access.width < WIDE and place in loop
+        narrow = space == "global" and access.width < wide and place in loop
         if not narrow and not (space == "shared" and access.ways > WAYS):
             continue
-        sectors = access.sectors / access.least if access.least else 0.0
-        instruction = str(found.code.instructions[place])
-        share = access.bytes / max(total[space], 1)
-        yield Place(instruction, space, access.write, access.width, sectors, access.ways, share)
+        sectors = round(access.sectors / access.least, 2) if access.least else 0.0
+        yield Place(found.code.instructions[place].opcode, space, access.write, access.width, sectors, access.ways)
 
 
 def graph_of(name: str, precision: str, tiny: bool) -> Graph:
@@ -99,6 +93,6 @@ def looked_at(kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
             "spilled": kernel.image.spilled,
             "ways": max((a.ways for (_, space), a in found.accesses.items() if space == "shared"), default=0),
             "issued": sum(found.issued), "diverged": found.diverged,
-            "places": [asdict(place) for place in places(found)],
+            "places": [{**asdict(place), "count": count} for place, count in Counter(places(found)).items()],
         })  # fmt: skip
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ HOW = (
     "denormals are not taken. Each instruction is therefore counted as often as each warp issues it, loops as often as "
     "they turn; nothing is estimated from the text. All blocks count as the middle one. The inner loop is the shortest "
     "stretch of code that a branch back closes and that has at least half of the products of matrices, or of all that "
-    "is issued where there are none; a kernel without one counts whole. Counts are instructions of warps (one for 32 threads), divided by the multiply-adds that the "
-    "work needs, or by the KiB that it has to read and write once."
+    "is issued where there are none; a kernel without one counts whole. Counts are instructions of warps (one for 32 "
+    "threads), divided by the multiply-adds that the work needs, or by the KiB that it has to read and write once."
 )
 
 CLASSES = (
@@ -56,12 +57,22 @@ MORE = (
 
 MODELS = (
     "Models at the sizes that they are timed at, with few layers, which have all their kernels; the training step is "
-    "that of a tiny decoder. `ways` as above, of the worst kernel. `diverge` are kernels in which threads of a warp part "
-    "at a branch. `narrow` are instructions of inner loops that read or write less than 16 bytes of global memory for a "
-    "thread, but whose warps touch no more sectors than they have to; `scattered` are those that touch more."
+    "that of a tiny decoder. `ways` as above, of the worst kernel. `diverge` are kernels in which threads of a warp "
+    "part at a branch. `narrow` are instructions of inner loops that read or write less than 16 bytes of global memory "
+    "for a thread, but whose warps touch no more sectors than they have to; `scattered` are those that touch more."
 )
 
 
+ELEMENT, ROWS = 4, 4.0  # bytes of an element of a fragment; sectors over the fewest, of one that lies in eight rows
+COLLIDING = (
+    "Fragments of B are loaded from a stage that has no room between its terms (`StagedOperand.pitch` in "
+    "`core/schedule/grid/staged.py`): eight rows of a matrix lie a multiple of 64 to 256 bytes apart."
+)
+NEIGHBOURS = "Threads of a warp read or write neighbouring elements, so no sector is touched in vain."
+ELEMENTS = (
+    "After a product each thread stores, and reads what is added, element by element as fragments have them: an "
+    "instruction touches a part of a sector in each of eight rows (`core/schedule/grid/stage.py`)."
+)
 BEST = 3  # candidates that are shown beside the default
 CANDIDATES = (
     "The schedules that `python -m benchmarks.gpu --only tune/products` would time, in the order of their limits: the "
@@ -159,9 +170,18 @@ def reasons(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def known(place: Mapping[str, Any]) -> str:
+    """Why an access of a model's kernel collides or is scattered, as far as that was found out; empty where not."""
+    if place["space"] == "shared":
+        return COLLIDING if place["opcode"].startswith("LDSM") else ""
+    if place["sectors"] <= SCATTERED:
+        return NEIGHBOURS
+    return ELEMENTS if place["width"] <= ELEMENT and place["sectors"] <= ROWS else ""
+
+
 def of_models(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table of models, and below it what reads or writes scattered or collides."""
-    cells, lines = [], []
+    """The table of models, and below it why accesses are narrow, scattered or collide."""
+    cells, causes = [], Counter[str]()
     for one in found:
         kernels = one["kernels"]
         places = [place for kernel in kernels for place in kernel["places"]]
@@ -169,12 +189,14 @@ def of_models(found: Sequence[Mapping[str, Any]]) -> list[str]:
         cells.append([
             one["model"], one["target"], one["precision"], str(len(kernels)), f"{sum(k['spilled'] for k in kernels)} B",
             str(max(k["ways"] for k in kernels)), str(sum(bool(k["diverged"]) for k in kernels)),
-            str(sum(place["sectors"] <= SCATTERED for place in narrow)),
-            str(sum(place["sectors"] > SCATTERED for place in narrow)),
+            str(sum(place["count"] for place in narrow if place["sectors"] <= SCATTERED)),
+            str(sum(place["count"] for place in narrow if place["sectors"] > SCATTERED)),
         ])  # fmt: skip
-    lines += markdown(("model", "target", "precision", "kernels", "spilled", "ways", "diverge", "narrow", "scattered"),
-                      cells, left=3)  # fmt: skip
-    return lines
+        for place in places:
+            causes[known(place) or f"**No reason is known yet** for {place['opcode']}."] += place["count"]
+    headings = ("model", "target", "precision", "kernels", "spilled", "ways", "diverge", "narrow", "scattered")
+    reasons = [f"- {count} instructions: {why}" for why, count in causes.most_common()]
+    return [*markdown(headings, cells, left=3), "", *reasons]
 
 
 def of_candidates(found: Sequence[Mapping[str, Any]]) -> list[str]:

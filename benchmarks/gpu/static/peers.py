@@ -2,8 +2,8 @@
 that is named, so without a GPU.
 
 Run by a Python that has Triton, and needs nothing else: ``python peers.py FOLDER WORK``, where ``WORK`` is JSON: what
-is computed and for which architectures. The machine code and ``kernels.json``, which says how it is launched, are written
-into the folder.
+is computed and for which architectures. The machine code and ``kernels.json``, which says how it is launched, are
+written into the folder.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -20,6 +20,7 @@ from typing import Any
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 PROGRAMS = 1024  # of a softmax: each goes through several rows
@@ -149,7 +150,7 @@ PRODUCTS = (
     (128, 32, 32, 4, 4), (64, 32, 32, 5, 2), (32, 64, 32, 5, 2),
 )  # fmt: skip
 # Rows, keys at once, stages, warps: of those that the tutorial on attention tries.
-ATTENTIONS = tuple(itertools.product((64, 128), (32, 64, 128), (3,), (4, 8)))
+ATTENTIONS = ((64, 64, 3, 4), (128, 64, 3, 4), (128, 64, 3, 8))
 
 
 def _above(size: int) -> int:
@@ -169,8 +170,9 @@ def variants(work: dict[str, Any]) -> list[dict[str, Any]]:
             sizes = {"m_size": m, "n_size": n, "k_size": k, "a_row": k, "b_row": n, "c_row": n}
             found.append({
                 "kernel": "product", "pointers": ("a", "b", "c"), "sizes": sizes,
-                "constants": {"M": rows, "N": columns, "K": depth, "GROUP": 8}, "grid": (-(-m // rows) * -(-n // columns), 1, 1),
-                "stages": stages, "warps": warps, "how": f"{rows} x {columns} x {depth}, {stages} stages, {warps} warps",
+                "constants": {"M": rows, "N": columns, "K": depth, "GROUP": 8}, "stages": stages, "warps": warps,
+                "grid": (-(-m // rows) * -(-n // columns), 1, 1),
+                "how": f"{rows} x {columns} x {depth}, {stages} stages, {warps} warps",
             })  # fmt: skip
     elif work["kind"] in ("attention", "causal attention"):
         batch, heads, length, width = work["sizes"]
@@ -233,6 +235,7 @@ def main(folder: Path, request: dict[str, Any]) -> None:
             (folder / f"{stem}.ptx").write_text(made.asm["ptx"], encoding="utf-8")
             listed.append({
                 **about, "file": stem, "kernel": made.metadata.name, "threads": 32 * variant["warps"],
+                "assembler": [get_ptxas(architecture).path, "-lineinfo", "--regAllocOptLevel=2"],
                 "shared": made.metadata.shared, "grid": variant["grid"],
                 "arguments": [*(None for _ in variant["pointers"]), *variant["sizes"].values(),
                               *map(_bits, variant.get("floats", {}).values()), None, None],

@@ -555,9 +555,9 @@ _STEPS: dict[str, Callable[[Instruction], Step]] = {
     **dict.fromkeys(("VOTE", "VOTEU"), _vote),
     "ELECT": _elect,
     **dict.fromkeys(
-        ("NOP", "BREAK", "BSSY", "BSYNC", "DEPBAR", "LDGDEPBAR", "ERRBAR", "MEMBAR", "FENCE", "WARPSYNC", "WARPGROUP", "CCTL",
-         "YIELD", "USETMAXREG", "ACQBULK", "PREEXIT", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "UTMACCTL", "UTMAPF",
-         "UBLKCP", "ARRIVES", "CGAERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "WARPGROUPSET", "BPT", "NANOSLEEP"),
+        ("NOP", "BREAK", "BSSY", "BSYNC", "DEPBAR", "LDGDEPBAR", "ERRBAR", "MEMBAR", "FENCE", "WARPSYNC", "WARPGROUP",
+         "CCTL", "YIELD", "USETMAXREG", "ACQBULK", "PREEXIT", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "UTMACCTL",
+         "UTMAPF", "UBLKCP", "ARRIVES", "CGAERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "WARPGROUPSET", "BPT", "NANOSLEEP"),
         _none,
     ),
     "SYNCS": lambda i: _ones(i) if is_predicate(i.operands[0]) else _none(i),

@@ -65,13 +65,11 @@ class Image:
     shared: int
 
 
-def assembled(ptx: Path, architecture: str, folders: tuple[str, ...] = ()) -> dict[str, int]:
-    """What the assembler says of a file of PTX with one kernel."""
+def assembled(ptx: Path, architecture: str, assembler: Sequence[str]) -> dict[str, int]:
+    """What the assembler, with its flags, says of a file of PTX with one kernel."""
     with tempfile.TemporaryDirectory() as folder:
-        said = _said(
-            [find("ptxas", folders), "-v", f"-arch={architecture}", str(ptx), "-o", str(Path(folder) / "out.cubin")]
-        )
-    return next(iter(cuda.resources(said).values()))
+        command = [*assembler, "-v", f"-arch={architecture}", str(ptx), "-o", str(Path(folder) / "out.cubin")]
+        return next(iter(cuda.resources(_said(command)).values()))
 
 
 def number(architecture: str) -> int:
