@@ -113,12 +113,10 @@ def test_a_rank_that_fails_is_an_error_of_those_that_are_left(fate: str, sentenc
 def test_a_job_of_which_a_rank_fails_ends(tmp_path: Path) -> None:
     """Under the launcher as it is by default: one that hangs is named by the others; one that is killed, the launcher
     itself sees, and ends the others."""
-    begun = time.monotonic()
     done = mpirun(2, compiled("block", 2), tmp_path / "y", 2, "stopped", LUMINAL_MPI_LIMIT=str(LIMIT))
     assert done.returncode != 0 and SILENT in done.stderr, done.stderr
     done = mpirun(2, compiled("block", 2), tmp_path / "y", 2, "killed", LUMINAL_MPI_LIMIT=str(LIMIT))
     assert done.returncode != 0 and "KILLED" in done.stdout.upper(), done.stdout
-    assert time.monotonic() - begun < 2 * (LIMIT + 40)
 
 
 def test_ranks_with_different_libraries_are_told(tmp_path: Path) -> None:

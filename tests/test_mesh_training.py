@@ -27,7 +27,7 @@ from luminal.core.types import f32
 from luminal.sharded import Sharding
 from luminal.training import Training
 from tests import mpi_support
-from tests.mesh_batches import ROWS, SAVED, STEPS
+from tests.mesh_batches import ROWS, SAVED
 from tests.mesh_training_support import run, shard
 from tests.test_mesh import FREE
 

@@ -254,7 +254,7 @@ class Communicator {
 
     static constexpr size_t MOST_BYTES = size_t{1} << 30;  // of one message: MPI counts in 31 bits
     static constexpr double DEFAULT_LIMIT = 300;           // seconds
-    static constexpr int TAGS = 32767;                     // MPI promises so many
+    static constexpr int TAGS = 32767;                     // MPI promises so many; this one is the library's own
 
     static double now() {
         struct timespec time {};
@@ -289,7 +289,8 @@ class Communicator {
                 return break_(message);
             }
             *one = {nullptr, peer, memory != nullptr};
-            const int tag = ticket % TAGS;
+            // Other libraries have other numbers of tickets: they have to hear each other say so.
+            const int tag = ticket == tickets_ ? TAGS : ticket % TAGS;
             const int code = memory != nullptr
                                  ? mpi_.irecv(memory + done, count, Mpi::byte(), peer, tag, comm_, &one->request)
                                  : mpi_.isend(data + done, count, Mpi::byte(), peer, tag, comm_, &one->request);
