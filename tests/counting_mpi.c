@@ -20,7 +20,9 @@ int MPI_Finalized(int* flag) { return ((int (*)(int*))real("MPI_Finalized"))(fla
 int MPI_Init_thread(int* a, char*** b, int c, int* d) {
     return ((int (*)(int*, char***, int, int*))real("MPI_Init_thread"))(a, b, c, d);
 }
-int MPI_Comm_dup(void* a, void** b) { return ((int (*)(void*, void**))real("MPI_Comm_dup"))(a, b); }
+int MPI_Comm_idup(void* a, void** b, void** c) {
+    return ((int (*)(void*, void**, void**))real("MPI_Comm_idup"))(a, b, c);
+}
 int MPI_Comm_rank(void* a, int* b) { return ((int (*)(void*, int*))real("MPI_Comm_rank"))(a, b); }
 int MPI_Comm_size(void* a, int* b) { return ((int (*)(void*, int*))real("MPI_Comm_size"))(a, b); }
 int MPI_Comm_set_errhandler(void* a, void* b) {

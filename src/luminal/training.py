@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import api, checkpoint, entries, not_a_number, optim, structure, tensors
+from luminal import api, checkpoint, entries, launch, meshes, not_a_number, optim, sharded, structure, tensors
 from luminal.codegen import interface
 from luminal.core import config, derivative, training
 from luminal.core.decompose import losses, random
@@ -20,6 +20,7 @@ from luminal.core.ir import Graph, Node, constant
 from luminal.core.training import Parameter, Plan
 from luminal.module import Module
 from luminal.optim import Optimizer
+from luminal.sharded import Sharding
 
 TRAIN, ACCUMULATE, EVAL = "train", "accumulate", "eval"
 STEP = "step"  # what PyTorch's optimisers call their count
@@ -51,7 +52,7 @@ class Training:
         self.lr = list(rates)
         self._described, self._optimizer = described, optimizer
         self._plan, self._places, self._source = plan, places, source
-        self._gathered = 0
+        self._gathered = self._calls = 0
         self._fixed = _fixed(optimizer)
         self.check_nan = config.CHECK_NAN.value
 
@@ -81,8 +82,13 @@ class Training:
         if self.check_nan and np.isnan(next(iter(found.values()))).any():
             self.load_state(before)
             assert entry.graph is not None
+            if entry.graph.mesh:
+                raise FloatingPointError(
+                    "the loss is NaN: compile the step without a mesh to see which operator made it"
+                )
             raise FloatingPointError(not_a_number.first(entry.graph, {**before, **values}))
         self._gathered = 0 if last else self._gathered + 1
+        self._calls += 1
         if training.NORM in found:
             self.gradient_norm = float(found.pop(training.NORM))
         results: list[Any] = list(found.values())
@@ -112,7 +118,8 @@ class Training:
     @property
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all that the steps change, by name: parameters and buffers under the module's names, what the
-        optimiser keeps of a parameter under ``PARAMETER.WHAT``, counts of steps under ``optimizer.step``."""
+        optimiser keeps of a parameter under ``PARAMETER.WHAT``, counts of steps under ``optimizer.step``. On a mesh a
+        rank has its part of some, as ``module.explain()`` says."""
         return self.module.state
 
     def load_state(self, values: Mapping[str, Any]) -> None:
@@ -134,7 +141,7 @@ class Training:
     def reset(self) -> None:
         """Begin again: everything is as it was when the step was compiled."""
         self.module.reset()
-        self._gathered = 0
+        self._gathered = self._calls = 0
 
     def seed(self, seed: int) -> None:
         """Draw dropout from ``seed`` from now on."""
@@ -142,18 +149,44 @@ class Training:
 
     def save(self, path: str | Path) -> None:
         """Write all states to a file of safetensors. The file appears as a whole or not at all: where the save is
-        interrupted, the previous one is left."""
-        checkpoint.save(path, self.state, {"gathered": str(self._gathered)})
+        interrupted, the previous one is left. On a mesh all ranks save, each its part, to a file with its number behind
+        the name, and keep the files before (``.previous``)."""
+        said = {"gathered": str(self._gathered)}
+        sharding = self._sharding
+        if sharding is None:
+            checkpoint.save(path, self.state, said)
+        else:
+            sharding.save(Path(path), self.state, self._calls, said)
 
     def load(self, path: str | Path) -> None:
-        """Read what ``save`` wrote, here or in a program in C. Raises InputError, by name, where a state is missing or
-        has another type or shape; then nothing has changed."""
-        values, said = checkpoint.load(path)
+        """Read what ``save`` wrote, here or in a program in C, on as many ranks as it may be. Raises InputError, by
+        name, where a state is missing or has another type or shape; then nothing has changed."""
+        values, said = sharded.load(path)
         missing = sorted({state.name for state in self.module.interface.states} - set(values))
         if missing:
             raise InputError(f"{str(path)!r}: expected a state {missing[0]!r}, found none; it is of another model")
-        self.load_state(values)
+        self.load_state(self._own(values))
         self._gathered = int(said.get("gathered", "0"))
+        self._calls = int(said.get(sharded.CALLS, "0"))
+
+    @property
+    def _sharding(self) -> Sharding | None:
+        """How states lie on the ranks of the mesh, if there is one. Raises InputError where no launcher has said which
+        rank this is."""
+        manifest = self.module.manifest
+        if "mesh" not in manifest:
+            return None
+        ranks, rank = math.prod(manifest["mesh"].values()), launch.rank()
+        if rank is None:
+            raise InputError(f"this step of training is for {ranks} ranks: start the program with `mpirun -n {ranks}`")
+        return Sharding(ranks, rank, {name: sharded.from_json(rows) for name, rows in manifest["sharded"].items()})
+
+    def _own(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What this rank has of whole states."""
+        sharding = self._sharding
+        if sharding is None:
+            return dict(values)
+        return {name: sharding.part(name, tensors.to_numpy(value, name)) for name, value in values.items()}
 
     def export(self, folder: str | Path, **options: Any) -> Path:
         """Write the library: see ``Module.export``. It begins with the parameters that it was compiled with; ``save``
@@ -174,6 +207,12 @@ class Training:
         """Put everything, bit for bit, into the PyTorch module and optimiser: parameters and buffers, and what the
         optimiser keeps of them. Without arguments, they are those that the step was compiled for."""
         places, module, optimizer = self._torch(module, optimizer)
+        parts = self.module.manifest.get("sharded")
+        if parts:
+            raise InputError(
+                f"write_back: a rank has a part of {next(iter(parts))!r} and others: save, and load into a step that "
+                "is compiled without a mesh"
+            )
         state = {name: tensors.to_torch(array) for name, array in self.state.items()}
         found = _tensors(module)
         for name, key in places.tensors.items():
@@ -199,14 +238,17 @@ class Training:
         found = _tensors(module)
         state = self.state
         values: dict[str, Any] = {name: found[key].detach() for name, key in places.tensors.items()}
+        zeros: dict[str, Any] = {}
         for number, names in enumerate(places.groups if optimizer is not None else ()):
             counts: set[int] = set()
             for name in names:
                 kept = optimizer.state.get(found[places.tensors[name]], {})
                 empty = not kept or any(kept.get(what) is None for what in places.kept[name])
                 for what in places.kept[name]:
-                    before = state[f"{name}.{what}"]
-                    values[f"{name}.{what}"] = np.zeros_like(before) if empty else kept[what].detach()
+                    if empty:
+                        zeros[f"{name}.{what}"] = np.zeros_like(state[f"{name}.{what}"])
+                    else:
+                        values[f"{name}.{what}"] = kept[what].detach()
                 counts.add(0 if empty else int(kept.get(STEP, 1)))
             if len(counts) > 1:
                 raise InputError(
@@ -216,7 +258,7 @@ class Training:
             count = training.count_name(number, len(places.groups))
             if count in state:
                 values[count] = np.array(counts.pop(), np.int64)
-        self.load_state(values)
+        self.load_state({**self._own(values), **zeros})
 
     def _torch(self, module: Any, optimizer: Any) -> tuple[Places, Any, Any]:
         if self._places is None:
@@ -297,6 +339,8 @@ def compile_training(
     be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
+    mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
+    options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
     same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name}
     if api.is_module(model):
         if isinstance(loss, str):

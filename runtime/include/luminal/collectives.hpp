@@ -94,7 +94,7 @@ class Communicator {
                         "`mpirun -n %d`", model.name, model.ranks, size, model.ranks);
             return LM_INVALID_ARGUMENT;
         }
-        if (!succeeded(mpi_.comm_dup(given, &comm_), message)) return LM_SYSTEM_ERROR;
+        if (const int32_t status = duplicate(given, message); status != LM_OK) return status;
         mpi_.comm_set_errhandler(comm_, Mpi::errors_return());
         int rank = 0;
         if (!succeeded(mpi_.comm_rank(comm_, &rank), message)) return LM_SYSTEM_ERROR;
@@ -228,6 +228,24 @@ class Communicator {
     }
 
   private:
+    /// A communicator of the library's own, for which all ranks have to come.
+    int32_t duplicate(Mpi::Handle given, Message& message) {
+        Mpi::Handle request = nullptr;
+        if (!succeeded(mpi_.comm_idup(given, &comm_, &request), message)) return LM_SYSTEM_ERROR;
+        const double begun = now();
+        for (int done = 0;;) {
+            if (!succeeded(mpi_.test(&request, &done, nullptr), message)) return LM_RANK_FAILED;
+            if (done != 0) return LM_OK;
+            if (now() - begun > limit_) break;
+            sched_yield();
+        }
+        comm_ = nullptr;
+        message.set("not all ranks have opened the library of \"%s\" within %g seconds (lm_options.limit_seconds, "
+                    "LUMINAL_MPI_LIMIT): one has ended, hangs, or runs something else", name_, limit_);
+        break_(message);
+        return LM_RANK_FAILED;
+    }
+
     struct Hello {
         int64_t status;
         uint8_t source_hash[32];
@@ -236,7 +254,7 @@ class Communicator {
 
     static constexpr size_t MOST_BYTES = size_t{1} << 30;  // of one message: MPI counts in 31 bits
     static constexpr double DEFAULT_LIMIT = 300;           // seconds
-    static constexpr int TAGS = 32767;                     // MPI promises so many
+    static constexpr int TAGS = 32767;                     // MPI promises so many; this one is the library's own
 
     static double now() {
         struct timespec time {};
@@ -271,7 +289,8 @@ class Communicator {
                 return break_(message);
             }
             *one = {nullptr, peer, memory != nullptr};
-            const int tag = ticket % TAGS;
+            // Other libraries have other numbers of tickets: they have to hear each other say so.
+            const int tag = ticket == tickets_ ? TAGS : ticket % TAGS;
             const int code = memory != nullptr
                                  ? mpi_.irecv(memory + done, count, Mpi::byte(), peer, tag, comm_, &one->request)
                                  : mpi_.isend(data + done, count, Mpi::byte(), peer, tag, comm_, &one->request);

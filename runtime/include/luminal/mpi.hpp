@@ -20,7 +20,7 @@ struct Mpi {
     int (*finalized)(int* flag) = nullptr;
     int (*init_thread)(int* argc, char*** argv, int required, int* provided) = nullptr;
     int (*finalize)() = nullptr;
-    int (*comm_dup)(Handle comm, Handle* copy) = nullptr;
+    int (*comm_idup)(Handle comm, Handle* copy, Handle* request) = nullptr;
     int (*comm_rank)(Handle comm, int* rank) = nullptr;
     int (*comm_size)(Handle comm, int* size) = nullptr;
     int (*comm_set_errhandler)(Handle comm, Handle handler) = nullptr;
@@ -51,7 +51,7 @@ struct Mpi {
         }
         const Entry entries[] = {
             {"Initialized", &initialized}, {"Finalized", &finalized}, {"Init_thread", &init_thread},
-            {"Finalize", &finalize}, {"Comm_dup", &comm_dup}, {"Comm_rank", &comm_rank}, {"Comm_size", &comm_size},
+            {"Finalize", &finalize}, {"Comm_idup", &comm_idup}, {"Comm_rank", &comm_rank}, {"Comm_size", &comm_size},
             {"Comm_set_errhandler", &comm_set_errhandler}, {"Isend", &isend}, {"Irecv", &irecv}, {"Test", &test},
             {"Error_string", &error_string},
         };

@@ -1,0 +1,274 @@
+"""Training on a mesh of processes: the steps of one process, divided optimisers, and checkpoints for any number of
+ranks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import luminal
+from luminal import api, checkpoint, meshes, sharded
+from luminal.core import exchange, interp, ir, ops, traverse
+from luminal.core.errors import InputError
+from luminal.core.mesh import buckets
+from luminal.core.mesh.placement import Split
+from luminal.core.movement import reshape
+from luminal.core.ops import Group
+from luminal.core.schedule.program.ir import Exchange, Launch, Wait
+from luminal.core.types import f32
+from luminal.sharded import Sharding
+from luminal.training import Training
+from tests import mpi_support
+from tests.mesh_batches import ROWS, SAVED
+from tests.mesh_training_support import run, shard
+from tests.test_mesh import FREE
+
+FEW = 6  # steps of the interpreter
+RANK = Path(__file__).with_name("rank_of_training.py")
+
+
+class Taken(Exception):
+    """The graphs that were to be compiled."""
+
+
+def graphs(kind: str, ranks: int, **options: Any) -> meshes.Divided:
+    """The graphs of a step on each rank."""
+
+    def taken(graphs: Any, **options: Any) -> Any:
+        raise Taken(graphs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "compile", taken)
+        with pytest.raises(Taken) as found:
+            run(kind).compiled(**options)
+    steps = {name: graph for name, graph in found.value.args[0].items() if name != "eval"}
+    return meshes.divided(steps, {"data": ranks}, shard(kind), FREE)
+
+
+def losses(kind: str, steps: int) -> tuple[list[float], list[float]]:
+    """Those of float64, and how far PyTorch's in float32 have been off by then."""
+    eager = run(kind)
+    exact = eager.copied(torch.float64)
+    wanted, errors = [], [0.0]
+    for number in range(steps):
+        wanted.append(float(exact.step(number)))
+        errors.append(max(errors[-1], abs(float(eager.step(number)) - wanted[-1])))
+    return wanted, errors[1:]
+
+
+def check_losses(kind: str, found: list[float]) -> None:
+    wanted, errors = losses(kind, len(found))
+    for number, (loss, exact, error) in enumerate(zip(found, wanted, errors, strict=True)):
+        assert abs(loss - exact) <= 4 * error + 4 * 2.0**-24 * abs(exact), (number, loss, exact, error)
+    assert abs(wanted[-1] - wanted[0]) > 100 * errors[-1]  # steps that were left out would be seen
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "resnet"])
+def test_four_ranks_take_the_steps_of_one(kind: str) -> None:
+    """In lock step, each with a quarter of the batch."""
+    divided = graphs(kind, 4)
+    every = [rank["train"] for rank in divided.ranks]
+    data = run(kind)
+
+    def steps(rank: int, other: Any) -> tuple[list[float], dict[str, Any]]:
+        graph, state, found = every[rank], {}, []
+        names = [node.attr.name for node in graph.given]
+        for number in range(FEW):
+            parts = [t.numpy()[rank * ROWS // 4 : (rank + 1) * ROWS // 4] for t in data.batch(number)]
+            rate = [group["lr"] for group in data.optimizer.param_groups]
+            given = {**dict(zip(names, parts, strict=False)), "lr": np.array(rate)}
+            results = interp.run(graph, {**given, **state}, exchange=other).outputs
+            found.append(float(results[0]))
+            new = dict(zip((name for name, _ in graph.outputs), results, strict=True))
+            state = {s.name: new[s.output] for s in graph.states}
+        return found, state
+
+    results = exchange.lockstep(4, steps)
+    check_losses(kind, results[0][0])
+    for found, state in results[1:]:
+        assert found == results[0][0]  # the same bits
+        for name, value in state.items():
+            if name not in divided.states:
+                np.testing.assert_array_equal(value, results[0][1][name])
+    # What the optimiser keeps of matrices is divided, parameters are whole.
+    parameters = dict(data.module.named_parameters())
+    kept = "momentum_buffer" if kind == "resnet" else "exp_avg"
+    assert not [name for name in divided.states if name in parameters and parameters[name].ndim > 1]
+    assert all(f"{name}.{kept}" in divided.states for name, p in parameters.items() if p.ndim > 1 and p.numel() > 64)
+    # Gradients move in buckets.
+    exchanged = [node for node in traverse.topological(every[0].roots) if node.op is ops.EXCHANGE]
+    moved = [node for node in exchanged if node.attr.kind != "part"]
+    assert len(moved) < len(parameters), [node.shape for node in moved]
+
+
+def test_gradients_of_several_calls_make_one_step() -> None:
+    """Added up where each rank has its part of them, which both entries know."""
+    divided = graphs("gpt2", 2, accumulate=2)
+    data, eager = run("gpt2"), run("gpt2")
+
+    def calls(rank: int, other: Any) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for number in range(4):
+            graph = divided.ranks[rank]["train" if number % 2 else "accumulate"]
+            parts = [t.numpy()[rank * ROWS // 2 : (rank + 1) * ROWS // 2] for t in data.batch(number)]
+            given = {"tokens": parts[0], "target": parts[1], "lr": np.array([1e-3])}
+            own = {node.attr.name for node in graph.inputs}
+            given = {name: value for name, value in {**given, **state}.items() if name in own}
+            results = dict(
+                zip((n for n, _ in graph.outputs), interp.run(graph, given, exchange=other).outputs, strict=True)
+            )
+            state |= {s.name: results[s.output] for s in graph.states}
+        return state
+
+    found = exchange.lockstep(2, calls)
+    for number in range(4):
+        if number % 2 == 0:
+            eager.optimizer.zero_grad()
+        tokens, target = eager.batch(number)
+        (eager.loss(eager.module(tokens), target) / 2).backward()
+        if number % 2:
+            torch.nn.utils.clip_grad_norm_(eager.module.parameters(), 1.0)
+            eager.optimizer.step()
+    assert "up.weight.gradients" in divided.states
+    for name, wanted in eager.module.named_parameters():
+        for state in found:
+            np.testing.assert_allclose(state[name], wanted.detach().numpy(), rtol=1e-4, atol=2e-5)
+
+
+@cache
+def compiled() -> Training:
+    return run("gpt2").compiled(mesh={"data": 2}, shard=shard("gpt2"), link=FREE, name="steps")
+
+
+def test_gradients_are_sent_while_others_are_computed() -> None:
+    program = compiled().module.program
+    assert program is not None
+    (train,) = (entry for entry in program.entries if entry.name == "train")
+    steps = train.region.steps
+    begun = [k for k, step in enumerate(steps) if isinstance(step, Exchange)]
+    waited = {step.ticket: k for k, step in enumerate(steps) if isinstance(step, Wait)}
+    products = [k for k, step in enumerate(steps) if isinstance(step, Launch) and step.kernel.startswith("contraction")]
+    beside = [sum(k < product < waited[steps[k].ticket] for product in products) for k in begun]
+    assert max(beside) > 0, "no product is computed while gradients move"
+
+
+@mpi_support.needed
+def test_two_ranks_take_the_steps_of_one(tmp_path: Path) -> None:
+    """Over MPI: losses, the same bits again from a checkpoint, and gradients of a function."""
+    training = compiled()
+    training.export(tmp_path / "gpt2", python_module=False)
+    (tmp_path / "gpt2.described").write_bytes(pickle.dumps((training._described, training.lr, training._plan)))
+    w, x = (torch.from_numpy(np.random.default_rng(k).standard_normal((8, 6), np.float32)) for k in range(2))
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x @ w.T) ** 2).mean()
+
+    gradients = luminal.grad(loss, (w, x), wrt="w", mesh={"data": 2}, shard={"x": {"data": 0}}, name="slopes")
+    gradients.module.export(tmp_path / "slopes", python_module=False)
+    np.savez(tmp_path / "given.npz", w=w.numpy(), x=x.numpy())
+    done = mpi_support.mpirun(2, RANK, tmp_path, 2, "gpt2", PYTHONPATH=os.pathsep.join(sys.path))
+    assert done.returncode == 0, done.stderr
+    found = [dict(np.load(tmp_path / f"found.{rank}.npz")) for rank in range(2)]
+    check_losses("gpt2", list(found[0]["gpt2.losses"]))
+    for name in ("gpt2.losses", "slope"):
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+    np.testing.assert_array_equal(found[0]["gpt2.again"], found[0]["gpt2.losses"][SAVED:])
+    w.requires_grad_()
+    loss(w, x).backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(found[0]["slope"], w.grad.numpy(), rtol=1e-5, atol=1e-7)
+    # Parameters and all that the optimiser keeps, whole, are PyTorch's after so many steps.
+    values, _ = sharded.load(tmp_path / "gpt2.saved")
+    exact, eager = run("gpt2").copied(torch.float64), run("gpt2")
+    for number in range(SAVED):
+        exact.step(number)
+        eager.step(number)
+    near = dict(eager.module.named_parameters())
+    for name, wanted in exact.module.named_parameters():
+        if name in values:
+            error = float((near[name].double() - wanted).abs().max())
+            assert np.abs(values[name] - wanted.detach().numpy()).max() <= 8 * error + 1e-7, name
+            kept = exact.optimizer.state[wanted]["exp_avg"].numpy()
+            np.testing.assert_allclose(values[f"{name}.exp_avg"], kept, rtol=1e-3, atol=1e-6)
+    sizes = [(tmp_path / name).stat().st_size for name in ("gpt2.saved", "gpt2.saved.1")]
+    assert sizes[1] < sizes[0] < 0.9 * sum(value.nbytes for value in values.values())
+
+
+def ranks_of(count: int, cuts: dict[str, Any]) -> list[Sharding]:
+    return [Sharding(count, rank, cuts) for rank in range(count)]
+
+
+def test_checkpoints_of_ranks_load_on_other_numbers(tmp_path: Path) -> None:
+    """What two ranks along an axis, or two times two, have saved is whole again, and is cut for others."""
+    rng = np.random.default_rng(0)
+    whole = {"w": rng.random((8, 12)), "m": rng.random((8, 12)), "count": np.array(3)}
+    data, tensor = Group("data", 2, 2), Group("tensor", 2, 1)
+    for count, cuts in {
+        2: {"m": [(Group("data", 2, 1), Split(1, 3))]},
+        4: {"m": [(data, Split(0, 4)), (tensor, Split(1, 2))], "w": [(tensor, Split(1, 6))]},
+    }.items():
+        path = tmp_path / f"of {count}"
+        for each in ranks_of(count, cuts):
+            each.save(path, {name: each.part(name, value) for name, value in whole.items()}, 7, {"gathered": "1"})
+        values, said = sharded.load(path)
+        assert said["gathered"] == "1" and said[sharded.CALLS] == "7"
+        assert values.keys() == whole.keys()
+        for name, value in whole.items():
+            np.testing.assert_array_equal(values[name], value)
+    (own,) = ranks_of(1, {})
+    assert own.part("m", whole["m"]) is whole["m"]
+    with pytest.raises(InputError, match=r"m: \[7, 12\] cannot be split by axis 0 in parts of 4 along data"):
+        ranks_of(4, cuts)[0].part("m", np.zeros((7, 12)))
+
+
+def test_a_save_that_is_interrupted_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    cuts = {"m": [(Group("data", 2, 1), Split(0, 2))]}
+    first, second = ranks_of(2, cuts)
+    states = {calls: {"m": np.arange(4.0) * calls} for calls in (1, 2, 3)}
+
+    def save(rank: Sharding, calls: int) -> None:
+        rank.save(path, {"m": rank.part("m", states[calls]["m"])}, calls, {})
+
+    for calls in (1, 2):
+        save(first, calls)
+        save(second, calls)
+    save(first, 3)  # and the second one is killed
+    values, said = sharded.load(path)
+    assert said[sharded.CALLS] == "2"
+    np.testing.assert_array_equal(values["m"], states[2]["m"])
+    (tmp_path / "saved.1").unlink()
+    (tmp_path / "saved.1.previous").unlink()
+    with pytest.raises(InputError, match="expected the files of all ranks"):
+        sharded.load(path)
+    checkpoint.save(tmp_path / "plain", states[1])
+    np.testing.assert_array_equal(sharded.load(tmp_path / "plain")[0]["m"], states[1]["m"])
+
+
+def test_exchanges_that_wait_for_each_other_are_not_joined() -> None:
+    """Also where the one waits for the other by way of a third, with which another is joined."""
+    group = Group("x", 2)
+    x = ir.input_("x", (2, 4), f32)
+    first = ir.exchange("gather", group, x)
+    second = ir.exchange("transpose", group, reshape(first, [2, 8]))
+    beside = ir.exchange("transpose", group, x * 3)  # is sent with the second one, which waits for the first
+    last = ir.exchange("gather", group, beside)
+    graph = ir.Graph("g", (x,), (("y", second + 1), ("z", last * 2)), mesh=(("x", 2),))
+    made = buckets.joined(graph)
+    moved = [node for node in traverse.topological(made.roots) if node.op is ops.EXCHANGE]
+    assert [node.attr.kind for node in moved].count("transpose") == 1 and len(moved) == 3
+    inputs = [np.random.default_rng(rank).random((2, 4), np.float32) for rank in range(2)]
+    found = exchange.lockstep(2, lambda rank, other: interp.run(made, {"x": inputs[rank]}, exchange=other).outputs)
+    every = np.stack(inputs)
+    tripled = np.stack([every[:, rank] * np.float32(3) for rank in range(2)])
+    for rank in range(2):
+        np.testing.assert_array_equal(found[rank][0], np.stack([every.reshape(2, 8)[rank]] * 2) + 1)
+        np.testing.assert_array_equal(found[rank][1], tripled * 2)
