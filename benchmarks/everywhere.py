@@ -187,7 +187,7 @@ def _imported(of: Subject, made: Module, form: str, target: Target) -> Done:
         (wheel,) = made.export(folder / "made", emit=form, python_module=False).glob("*.whl")
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target")
         np.savez(folder / "in.npz", **of.inputs)  # type: ignore[arg-type]
-        for command in ([*pip, folder / "site", wheel], [sys.executable, "-c", CALLER, made.interface.name]):
+        for command in ([*pip, str(folder / "site"), str(wheel)], [sys.executable, "-c", CALLER, made.interface.name]):
             environment = {"PYTHONPATH": str(folder / "site")}
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:

@@ -12,6 +12,7 @@ from luminal.core import ir, ops, traverse
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import concatenate, reshape, slice_
 from luminal.core.ops import Group
+from luminal.core.symbolic import Int
 
 FULL = 1 << 20  # bytes that a rank has in one exchange, from which on nothing is added
 MOST = 32  # exchanges that are joined to one
@@ -93,7 +94,8 @@ def _moved(members: Sequence[Node], given: Sequence[Node]) -> list[Node]:
     ranks = [attr.group.size] if by_rank else []
     flat = [reshape(x, [*ranks, x.size // attr.group.size if by_rank else x.size]) for x in given]
     whole = ir.exchange(attr.kind, attr.group, concatenate(flat, -1))
-    found, start = [], 0
+    found: list[Node] = []
+    start: Int = 0
     for member, part in zip(members, flat, strict=True):
         length = part.shape[-1]
         found.append(reshape(slice_(whole, 1, start, length), member.shape))

@@ -267,7 +267,8 @@ def _permute(i: Instruction) -> Step:
 
     def step(s: Lanes, mask: Mask) -> None:
         value = np.asarray(x(s) & M32).astype(np.uint64) | np.asarray(y(s) & M32).astype(np.uint64) << np.uint64(32)
-        chosen, found = which(s), 0
+        chosen: Any = which(s)
+        found: Any = 0
         for place in range(4):
             nibble = chosen >> 4 * place & 15
             byte = (value >> np.asarray(8 * (nibble & 7)).astype(np.uint64)).astype(np.int64) & 255
@@ -307,7 +308,7 @@ def _special(i: Instruction) -> Step:
     name = i.operands[1]
     if name not in SPECIAL and name not in _NOUGHT:
         raise UnknownInstruction(str(i))
-    value = SPECIAL.get(name, lambda s: 0)
+    value: Callable[[Lanes], Any] = SPECIAL.get(name, lambda s: 0)
     if i.name in ("CS2R", "CS2UR") and "32" not in i.modifiers:
         write_pair = into_pair(i.operands[0])
         return lambda s, mask: write_pair(s, mask, value(s))

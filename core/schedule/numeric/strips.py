@@ -212,8 +212,8 @@ class _Way:
 
     def place(self, node: Node) -> int:
         """The axis of the exit ``node`` that is cut."""
-        at = self.axis[node.inputs[0]]
-        return at - sum(k < at for k in node.attr.axes)
+        at, axes = self.axis[node.inputs[0]], node.attr.axes
+        return at - len([k for k in axes if k < at])
 
     def results(self) -> dict[Node, Node]:
         """What the exits are replaced by."""

@@ -22,7 +22,8 @@ Arrays = dict[str, NDArray[Any]]
 class Reference(Protocol):
     """An implementation that runs the source model."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The outputs of the model by name."""

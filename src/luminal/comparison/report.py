@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -164,7 +164,7 @@ class Report:
         return notebook.html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lost = [] if self.mixed is None else [self.mixed.table(), Text(self.mixed.advice)]
+        lost: list[RenderableType] = [] if self.mixed is None else [self.mixed.table(), Text(self.mixed.advice)]
         yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict(), *lost)
 
     def __str__(self) -> str:
