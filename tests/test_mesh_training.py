@@ -3,6 +3,10 @@ ranks."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import luminal
 from luminal import api, checkpoint, meshes, sharded
 from luminal.core import exchange, interp, ir, ops, traverse
 from luminal.core.errors import InputError
@@ -19,11 +24,14 @@ from luminal.core.movement import reshape
 from luminal.core.ops import Group
 from luminal.core.types import f32
 from luminal.sharded import Sharding
-from tests.mesh_batches import ROWS
+from luminal.training import Training
+from tests import mpi_support
+from tests.mesh_batches import ROWS, SAVED
 from tests.mesh_training_support import run, shard
 from tests.test_mesh import FREE
 
 FEW = 6  # steps of the interpreter
+RANK = Path(__file__).with_name("rank_of_training.py")
 
 
 class Taken(Exception):
@@ -132,6 +140,53 @@ def test_gradients_of_several_calls_make_one_step() -> None:
     for name, wanted in eager.module.named_parameters():
         for state in found:
             np.testing.assert_allclose(state[name], wanted.detach().numpy(), rtol=1e-4, atol=2e-5)
+
+
+@cache
+def compiled() -> Training:
+    return run("gpt2").compiled(mesh={"data": 2}, shard=shard("gpt2"), link=FREE, name="steps")
+
+
+@mpi_support.needed
+def test_two_ranks_take_the_steps_of_one(tmp_path: Path) -> None:
+    """Over MPI: losses, the same bits again from a checkpoint, and gradients of a function."""
+    training = compiled()
+    training.export(tmp_path / "gpt2", python_module=False)
+    (tmp_path / "gpt2.described").write_bytes(pickle.dumps((training._described, training.lr, training._plan)))
+    w, x = (torch.from_numpy(np.random.default_rng(k).standard_normal((8, 6), np.float32)) for k in range(2))
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x @ w.T) ** 2).mean()
+
+    gradients = luminal.grad(loss, (w, x), wrt="w", mesh={"data": 2}, shard={"x": {"data": 0}}, name="slopes")
+    gradients.module.export(tmp_path / "slopes", python_module=False)
+    np.savez(tmp_path / "given.npz", w=w.numpy(), x=x.numpy())
+    done = mpi_support.mpirun(2, RANK, tmp_path, 2, "gpt2", PYTHONPATH=os.pathsep.join(sys.path))
+    assert done.returncode == 0, done.stderr
+    found = [dict(np.load(tmp_path / f"found.{rank}.npz")) for rank in range(2)]
+    check_losses("gpt2", list(found[0]["gpt2.losses"]))
+    for name in ("gpt2.losses", "slope"):
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+    np.testing.assert_array_equal(found[0]["gpt2.again"], found[0]["gpt2.losses"][SAVED:])
+    w.requires_grad_()
+    loss(w, x).backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(found[0]["slope"], w.grad.numpy(), rtol=1e-5, atol=1e-7)
+    # Parameters and all that the optimiser keeps, whole, are PyTorch's after so many steps.
+    values, _ = sharded.load(tmp_path / "gpt2.saved")
+    exact, eager = run("gpt2").copied(torch.float64), run("gpt2")
+    for number in range(SAVED):
+        exact.step(number)
+        eager.step(number)
+    near = dict(eager.module.named_parameters())
+    for name, wanted in exact.module.named_parameters():
+        if name in values:
+            error = float((near[name].double() - wanted).abs().max())
+            assert np.abs(values[name] - wanted.detach().numpy()).max() <= 8 * error + 1e-7, name
+            kept = exact.optimizer.state[wanted]["exp_avg"].numpy()
+            np.testing.assert_allclose(values[f"{name}.exp_avg"], kept, rtol=1e-3, atol=1e-6)
+    sizes = [(tmp_path / name).stat().st_size for name in ("gpt2.saved", "gpt2.saved.1")]
+    assert sizes[1] < sizes[0] < 0.9 * sum(value.nbytes for value in values.values())
 
 
 def ranks_of(count: int, cuts: dict[str, Any]) -> list[Sharding]:
