@@ -76,6 +76,8 @@ def _regions(roots: Sequence[Node], target: Target) -> Iterator[_Region]:
     """The regions that are worth strips: two products or more, of which none depends on another, of two large products
     or more. One alone is summed while the large one is computed (``fusion.chain``)."""
     order = traverse.topological(roots)
+    if sum(node.op is ops.SUM_REDUCE and _is_large(node, target) for node in order) < 2:
+        return
     products = {node: found for node in order if (found := contraction_of(node)) is not None}
     seeds = {node for node, found in products.items() if _is_seed(node, found, target)}
     if len(seeds) < 2:
