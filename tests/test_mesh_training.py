@@ -138,8 +138,12 @@ def test_gradients_of_several_calls_make_one_step() -> None:
             eager.optimizer.step()
     assert any(name.endswith(".gradients") for name in divided.states)
     for name, wanted in eager.module.named_parameters():
+        # A key's bias moves all scores of a row alike: its gradient is nought, and Adam makes steps of its roundings.
+        assert wanted.grad is not None
+        real = (wanted.grad.abs() > 1e-6).numpy()
+        assert real.any()
         for state in found:
-            np.testing.assert_allclose(state[name], wanted.detach().numpy(), rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(state[name][real], wanted.detach().numpy()[real], rtol=1e-4, atol=2e-5)
 
 
 @cache
