@@ -63,8 +63,9 @@ def test_what_is_sent_is_what_the_graph_of_a_rank_sends() -> None:
 def test_a_rank_has_a_part_of_the_weights_and_of_the_work() -> None:
     two, four = outlook(), outlook(4)
     assert four.memory.weights < two.memory.weights < two.memory_alone.weights
-    whole = sum(value.numel() for value in model("block")[0].parameters()) * 4
+    whole = two.memory_alone.weights  # less than the module's: vectors that are equal are stored once
     assert whole / 2 <= two.memory.weights < whole * 0.75
+    assert whole <= sum(value.numel() for value in model("block")[0].parameters()) * 4
     assert two.divided["main"].computing < two.alone["main"].computing
     assert two.memory.all == two.memory.weights + two.memory.states + two.memory.arena and two.memory.arena > 0
 
