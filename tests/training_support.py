@@ -2,107 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import nn
-
-import luminal
+from benchmarks.eager import EPS, Run, differences
 from luminal.core.schedule.program.ir import Launch
 from luminal.training import Training
 
-EPS = 2.0**-24
-ORDERS = 4
-
-
-@dataclass
-class Run:
-    """A PyTorch module, its loss and optimiser, and the batches that it is trained on."""
-
-    module: nn.Module
-    loss: Callable[..., torch.Tensor]
-    optimizer: torch.optim.Optimizer
-    batch: Callable[[int], tuple[torch.Tensor, ...]]  # the module's argument, then the loss's, for each step
-    clip: float | None = None
-
-    def step(self, number: int, order: int = 0) -> torch.Tensor:
-        """One step in eager mode, on the rows of the batch in another ``order``."""
-        given = self.batch(number)
-        rows = torch.randperm(len(given[0]), generator=torch.Generator().manual_seed(order))
-        given = tuple(t[rows] for t in given) if order else given
-        x, *targets = (t if not t.is_floating_point() else t.to(self._dtype) for t in given)
-        self.optimizer.zero_grad()
-        loss = self.loss(self.module(x), *targets)
-        loss.backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters(), self.clip)
-        self.optimizer.step()
-        return loss.detach()
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.module.parameters()).dtype
-
-    def _parameters(self) -> list[torch.Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
-
-    def copied(self, dtype: torch.dtype) -> Run:
-        """The same with its state, in another type."""
-        module = copy.deepcopy(self.module).to(dtype)
-        here = dict(zip(map(id, self.module.parameters()), module.parameters(), strict=True))
-        groups = [{**group, "params": [here[id(p)] for p in group["params"]]} for group in self.optimizer.param_groups]
-        optimizer = type(self.optimizer)(groups)
-        for p, kept in self.optimizer.state.items():
-            optimizer.state[here[id(p)]] = {
-                key: value.to(dtype) if torch.is_tensor(value) and key != "step" else copy.deepcopy(value)
-                for key, value in kept.items()
-            }
-        return Run(module, self.loss, optimizer, self.batch, self.clip)
-
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Everything that a step changes, by name."""
-        for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
-            yield name, tensor.detach()
-        for number, p in enumerate(self._parameters()):
-            for key, value in self.optimizer.state.get(p, {}).items():
-                if value is not None:
-                    yield f"{number}.{key}", torch.as_tensor(value)
-
-    def compiled(self, **options: Any) -> Training:
-        x, *targets = self.batch(0)
-        return luminal.compile_training(
-            self.module, self.loss, self.optimizer, (x,), targets, clip_norm=self.clip, **options
-        )
+__all__ = ["EPS", "Run", "check", "check_in_place"]
 
 
 def check(run: Run, training: Training, at: tuple[int, ...]) -> None:
-    """Steps of ``run`` in eager mode; at those of the numbers ``at``, one compiled step from its state is at most twice
-    as far from a float64 step, in everything that it changes. How far eager mode is depends on the order in which it
-    sums: it is the farthest of ``ORDERS`` of the rows of a batch."""
-    for number in range(max(at) + 1):
-        if number not in at:
-            run.step(number)
-            continue
-        exact, ours = run.copied(torch.float64), run.copied(torch.float32)
-        training.read_from(run.module, run.optimizer)
-        loss = training(*run.batch(number), lr=[group["lr"] for group in run.optimizer.param_groups])
-        others = [run.copied(torch.float32) for _ in range(ORDERS - 1)]
-        wanted, theirs = exact.step(number), [run.step(number), *(x.step(number, k) for k, x in enumerate(others, 1))]
-        most = max(abs(x - wanted) for x in theirs)
-        assert abs(loss - wanted) <= 2 * most + 4 * EPS * abs(wanted), (number, loss, theirs, wanted)
-        training.write_back(ours.module, ours.optimizer)
-        found, eager = dict(ours.tensors()), [dict(x.tensors()) for x in (run, *others)]
-        for name, value in exact.tensors():
-            error, *errors = (float(torch.linalg.norm(x[name].double() - value.double())) for x in (found, *eager))
-            other = max(errors)
-            floor = EPS * float(torch.linalg.norm(value.double()))
-            if name.endswith("running_mean"):  # a mean near zero rounds as the numbers do whose deviation is known
-                deviation = exact.module.get_buffer(name.replace("running_mean", "running_var")).sqrt()
-                floor = max(floor, 0.1 * EPS * float(torch.linalg.norm(deviation)))
-            assert error <= 2 * other + 2 * floor, f"step {number}: {name}: {error:.2e}, eager {other:.2e}"
+    """At steps of the numbers ``at``, a compiled step is at most twice as far from a float64 step as one in eager mode,
+    in everything that it changes."""
+    for found in differences(run, training, at):
+        assert found.ratio <= 2, found
 
 
 def check_in_place(training: Training) -> None:
