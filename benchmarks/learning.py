@@ -263,7 +263,7 @@ def main(
     """Compare steps of training, and runs of many, with PyTorch's eager mode and with float64."""
     found = Results(tables.measurements(write))
     chosen = [
-        (n, k) for n in tables.among(only, CASES, "--only") for k in tables.among(kinds, (*TYPES, "free"), "--kinds")
+        (n, k) for n in tables.among(only, CASES, "--only") for k in tables.among(kinds, (*TYPES, FREELY), "--kinds")
     ]
     work = Work([None] * len(chosen))
     for name, kind in chosen:
