@@ -5,6 +5,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# As many workers run as there are CPUs: a second thread of a library that tests compare with would only spin while it
+# waits for one. Before anything imports such a library.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 
 from luminal.core import config
