@@ -70,7 +70,7 @@ inline bool allowed(uint64_t states) {
 
 /// Whether code that uses the feature (by its name in /proc/cpuinfo) runs here; false for names that are not known.
 /// After it said so of those that have states of their own, this process may use them.
-inline bool cpu_supports(const char* name) {
+__attribute__((cold)) inline bool cpu_supports(const char* name) {
     for (const CpuFeature& feature : CPU_FEATURES) {
         if (strcmp(feature.name, name) != 0) continue;
         uint32_t words[4] = {};

@@ -1,15 +1,10 @@
 // The exported C functions: LM_DEFINE_ABI(NAME, model), once in a library, defines NAME_open and its siblings.
 //
 // They stand on the classes Library and Context of a device, whose header comes first: exports.hpp for the CPU,
-// cuda/exports.hpp for NVIDIA's GPUs. What they do is the same for every model: a file that defines LM_RUNTIME_ELSEWHERE
-// only declares it, and is linked with another that includes the same headers and defines LM_RUNTIME_HERE.
+// cuda/exports.hpp for NVIDIA's GPUs. What they do is the same for every model.
 #pragma once
 
-#ifdef LM_RUNTIME_HERE
-#define LM_RUNTIME_FUNCTION __attribute__((weak))  // two libraries in one program may both bring it
-#else
-#define LM_RUNTIME_FUNCTION inline
-#endif
+#include "luminal/compiled_once.hpp"
 
 namespace lm {
 inline namespace LM_RUNTIME {

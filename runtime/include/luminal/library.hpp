@@ -10,6 +10,7 @@
 #else
 #include "luminal/collectives.hpp"
 #endif
+#include "luminal/compiled_once.hpp"
 #include "luminal/context_base.hpp"
 #include "luminal/library_base.hpp"
 #include "luminal/message.hpp"
@@ -84,18 +85,7 @@ class Library : public LibraryBase {
 
   private:
     /// By the threads of the caller of the library, or with a trace.
-    __attribute__((noinline)) void share(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
-        Traced traced{trace_, current_thread(), body, argument};
-        if (trace_.is_open()) {
-            body = &Traced::run;
-            argument = &traced;
-        }
-        if (options_.parallel_for != nullptr) {
-            options_.parallel_for(options_.user, tasks, body, argument);
-        } else {
-            pool_.parallel(tasks, grain, body, argument);
-        }
-    }
+    void share(int64_t tasks, int64_t grain, lm_task_range body, void* argument);
 
     struct Traced {
         Trace& trace;
@@ -126,6 +116,21 @@ class Library : public LibraryBase {
     Communicator ranks_;
     bool elsewhere_ = false;  // work is not simply handed to the pool
 };
+
+#ifndef LM_RUNTIME_ELSEWHERE
+LM_RUNTIME_FUNCTION void Library::share(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+    Traced traced{trace_, current_thread(), body, argument};
+    if (trace_.is_open()) {
+        body = &Traced::run;
+        argument = &traced;
+    }
+    if (options_.parallel_for != nullptr) {
+        options_.parallel_for(options_.user, tasks, body, argument);
+    } else {
+        pool_.parallel(tasks, grain, body, argument);
+    }
+}
+#endif
 
 /// One caller thread's state, with its arena and the outcome of the last run. Generated code uses the first part.
 class Context : public ContextBase<Library> {

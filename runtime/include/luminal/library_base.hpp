@@ -10,6 +10,7 @@
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
+#include "luminal/compiled_once.hpp"
 #include "luminal/memory.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
@@ -176,10 +177,7 @@ class LibraryBase : public InPlace {
     SharedMutex weights_lock_;
 
   private:
-    __attribute__((noinline)) void observe(int32_t step) {
-        if (trace_.is_open()) trace_.begin_step(step);
-        if (options_.on_step != nullptr) options_.on_step(options_.user, step);
-    }
+    void observe(int32_t step);
 
     WeightsRequest request(bool reads) const {
         return {reads, options_.verify != 0, options_.other_weights != 0, rank_};
@@ -226,6 +224,13 @@ class LibraryBase : public InPlace {
     Mutex error_lock_;
     Message error_;
 };
+
+#ifndef LM_RUNTIME_ELSEWHERE
+LM_RUNTIME_FUNCTION void LibraryBase::observe(int32_t step) {
+    if (trace_.is_open()) trace_.begin_step(step);
+    if (options_.on_step != nullptr) options_.on_step(options_.user, step);
+}
+#endif
 
 }  // namespace LM_RUNTIME
 }  // namespace lm

@@ -11,6 +11,7 @@
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
+#include "luminal/compiled_once.hpp"
 #include "luminal/pieces.hpp"
 #include "luminal/relax.hpp"
 #include "luminal/system.hpp"
@@ -61,31 +62,7 @@ class Pool {
     /// Calls `body(argument, begin, end)` on ranges that cover [0, tasks), and returns when all have returned. Several
     /// threads may call at once: one gets the workers, the others do their own tasks themselves.
     /// A thread takes part for every `grain` tasks at the most, beside workers that are late from the job before.
-    void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
-        if (tasks <= 0) return;
-        const int64_t threads = threads_.load_relaxed();
-        int64_t parts = threads - (static_cast<int64_t>(callers_.load_relaxed()) - 1);
-        if (parts > threads) parts = threads;
-        if (parts > tasks / grain) parts = tasks / grain;
-        if (parts <= 1 || busy_.exchange(1) != 0) {
-            body(argument, 0, tasks);
-            return;
-        }
-        int64_t pieces = tasks * PIECES_IN_GRAIN / grain;
-        if (pieces > tasks) pieces = tasks;
-        if (pieces > INT32_MAX) pieces = INT32_MAX;
-        job_ = Job{body, argument, tasks, pieces};
-        undone_.store_relaxed(static_cast<uint32_t>(pieces));
-        parts_.store_relaxed(static_cast<int>(parts));
-        for (int64_t part = 0; part < parts; ++part) {
-            members_[part].pieces.offer(first_of(part, pieces, parts), first_of(part + 1, pieces, parts));
-        }
-        if (sleepers_.load() != 0) keep_own_cpu();
-        publish(EPOCH);
-        take_part(0);
-        await_others();
-        busy_.store(0);
-    }
+    void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument);
 
   private:
     static constexpr int64_t SPIN_NANOSECONDS = 50'000;
@@ -249,6 +226,34 @@ class Pool {
     alignas(CACHE_LINE) Atomic<uint32_t> busy_;
     alignas(CACHE_LINE) Atomic<uint32_t> callers_;
 };
+
+#ifndef LM_RUNTIME_ELSEWHERE
+LM_RUNTIME_FUNCTION void Pool::parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+    if (tasks <= 0) return;
+    const int64_t threads = threads_.load_relaxed();
+    int64_t parts = threads - (static_cast<int64_t>(callers_.load_relaxed()) - 1);
+    if (parts > threads) parts = threads;
+    if (parts > tasks / grain) parts = tasks / grain;
+    if (parts <= 1 || busy_.exchange(1) != 0) {
+        body(argument, 0, tasks);
+        return;
+    }
+    int64_t pieces = tasks * PIECES_IN_GRAIN / grain;
+    if (pieces > tasks) pieces = tasks;
+    if (pieces > INT32_MAX) pieces = INT32_MAX;
+    job_ = Job{body, argument, tasks, pieces};
+    undone_.store_relaxed(static_cast<uint32_t>(pieces));
+    parts_.store_relaxed(static_cast<int>(parts));
+    for (int64_t part = 0; part < parts; ++part) {
+        members_[part].pieces.offer(first_of(part, pieces, parts), first_of(part + 1, pieces, parts));
+    }
+    if (sleepers_.load() != 0) keep_own_cpu();
+    publish(EPOCH);
+    take_part(0);
+    await_others();
+    busy_.store(0);
+}
+#endif
 
 }  // namespace LM_RUNTIME
 }  // namespace lm
