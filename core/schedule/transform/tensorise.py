@@ -153,7 +153,7 @@ class Tensorise:
     ) -> ln.Scales:
         if self.unit is None or not self.unit.in_vectors or sym.mod(block.extent, self.depth) != 0:
             raise ScheduleError(f"tensorise: no unit of vectors takes blocks of {block.extent} terms in whole steps")
-        row, axis = Var(f"{self.m or 'm'}_scaled", 0, self.max_rows - 1), sym.as_var(column)
+        row, axis = Var(f"{self.m or 'e0'}_scaled", 0, self.max_rows - 1), sym.as_var(column)
         assert axis is not None
         left = scaled.left if m_loop is None else substitute_scalar(scaled.left, {m_loop.axis: first + sym.expr(row)}, {})
         right = substitute_scalar(scaled.right, by, {})
