@@ -20,11 +20,12 @@ from luminal.core import symbolic as sym
 from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
-from luminal.core.schedule.nest.ir import Contract, Loop
+from luminal.core.schedule.nest.ir import Access, Contract, Loop, Prologue
 from luminal.core.schedule.nest.operands import loops_of_b
 from luminal.core.symbolic import Int, Var
 
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # parameters of a tile: operands of a later tile, to be prefetched
+SCALE = "scale"  # a parameter of a tile: what scales the sums of blocks in each row
 FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
 REGISTERS = "matrix_registers"  # a variable of the kernel that all its tiles on a matrix unit share
 ENUMERATED = 1 << 14  # most positions of a tile that are enumerated to find its row counts: a limit of effort
@@ -36,6 +37,16 @@ class TileFunction:
 
     parameters: tuple[Var, ...]
     lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RowScale:
+    """What scales the sum of a block in each row, of C++ ``type``: the part of its offset that depends on the tile's
+    loops, and the elements from row to row."""
+
+    type: str
+    steps: Int
+    row: Int
 
 
 class Contraction:
@@ -61,11 +72,18 @@ class Contraction:
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
         arguments = [self._place(contract)]
         arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
-        computed = None
-        if contract.prologue is not None:
+        computed, scale, scales = None, None, contract.scales
+        of_columns = contract.prologue if scales is None else Prologue(scales.column, scales.right)
+        if of_columns is not None:
             types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
-            computed = computed_row(contract, contract.prologue, types, self.frame.resolve)
+            computed = computed_row(contract, of_columns, types, self.frame.resolve)
             arguments += [self._address("other", source.array, source.start) for source in computed.sources[1:]]
+        if scales is not None and isinstance(scales.left.leaf, Access):
+            linear = sym.coefficient(self.frame.resolve(scales.left.leaf.offset), scales.row)
+            assert linear is not None
+            start, moving = split(linear[1], axes)
+            scale = RowScale(ctype(scales.left.dtype), moving, linear[0])
+            arguments.append(self._address("scale", scales.left.leaf.array, start))
         ahead = {}
         later = {A_AHEAD: (contract.a, contract.a_ahead), B_AHEAD: (contract.b, contract.b_ahead)}
         for side, (array, offset) in later.items():
@@ -73,8 +91,9 @@ class Contraction:
                 start, ahead[side] = split(self.frame.resolve(offset), axes)
                 arguments.append(self._address(side, array, start))
         function = tile_function(
-            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else (), self.prefetch
-        )
+            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else (), self.prefetch,
+            scale,
+        )  # fmt: skip
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         arguments += [AHEAD, AHEAD_STEP] if self.fetches else []
         name = f"{AHEAD} = {name}" if self.fetches else name
@@ -155,29 +174,33 @@ def tile_function(
     computed: Row | None,
     each_step: Sequence[str],
     prefetch: Prefetching,
+    scale: RowScale | None = None,
 ) -> TileFunction:
     """The function of one contract. ``a_steps``, ``b_steps`` and ``ahead`` are the parts that depend on its loops of
     the offsets of A, of B and of the operands of a later tile. ``computed`` is B's row where a prologue computes it.
     ``each_step`` are lines that prefetch for later kernels; with them the function returns the address reached.
-    ``prefetch`` says how far ahead A and B are prefetched."""
+    ``prefetch`` says how far ahead A and B are prefetched. With a ``scale`` for rows, ``computed`` has those of
+    columns."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
+    scaling = () if scale is None else (scale.steps, scale.row)
     used = frozenset[Var]().union(
         *(
             sym.variables(e)
-            for e in (*steps, *ahead.values(), contract.a_row, *(loop.extent for loop in contract.loops))
+            for e in (*steps, *ahead.values(), *scaling, contract.a_row, *(loop.extent for loop in contract.loops))
         )
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
     others = () if computed is None else computed.sources[1:]
     matrices = contract.unit is not None and not contract.unit.in_vectors
-    own = {"tile", "a", "b", A_AHEAD, B_AHEAD, "sum", "rows", "Rows", "High", REGISTERS}
+    own = {"tile", "a", "b", SCALE, A_AHEAD, B_AHEAD, "sum", "rows", "Rows", "High", REGISTERS}
     frame = Frame(Names(frozenset({*own, *(source.name for source in others)})))
     with frame.open("") as scope:
         types = [f"MatrixRegisters& {REGISTERS}", "int64_t rows"] if matrices else []
         types += [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
+        types += [] if scale is None else [f"const {scale.type}* __restrict {SCALE}"]
         stored = {A_AHEAD: contract.a_type, B_AHEAD: contract.b_type}
         types += [f"const {ctype(stored[side])}* {side}" for side in ahead]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
@@ -188,7 +211,7 @@ def tile_function(
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
-            _loops(frame, contract, 0, steps, ahead, None, each_step, prefetch)
+            _loops(frame, contract, 0, steps, ahead, None, each_step, prefetch, None)
             frame.line(f"sum.store(tile, {row});")
         else:
             # A float sum begun from the tile would be one long dependency chain: the finished sum is added to it.
@@ -198,10 +221,11 @@ def tile_function(
                 frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum;")
             else:
                 start = f"(tile, {row})" if contract.accumulate else ""
-                frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
+                kind = "DotTile" if scale is None else "ScaledDotTile"
+                frame.line(f"{kind}<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-            _loops(frame, contract, 0, steps, ahead, computed, each_step, prefetch)
+            _loops(frame, contract, 0, steps, ahead, computed, each_step, prefetch, scale)
             if not contract.outer:
                 frame.line(f"sum.{last}(tile, {row});")
         if each_step:
@@ -218,6 +242,10 @@ def tile_function(
 
 def _meaning(contract: Contract) -> str:
     over = ", ".join(str(loop.axis) for loop in contract.loops)
+    if contract.scales is not None:
+        blocks = ", ".join(str(loop.axis) for loop in contract.loops[:-1])
+        term = f"{SCALE}[i, {blocks}] * right[{blocks}, j], computed from others, * a[i, {over}] * b[{over}, j]"
+        return f"the sum over {over} of {term}"
     b = f"b[{over}, j]" if contract.prologue is None else f"right[{over}, j], computed from b and others"
     return f"the sum over {over} of a[i, {over}] * {b}"
 
@@ -231,6 +259,7 @@ def _loops(
     computed: Row | None,
     each_step: Sequence[str],
     prefetch: Prefetching,
+    scale: RowScale | None,
 ) -> None:
     """Adds the loops from ``number`` on. The innermost loop that moves B prefetches for later steps and tiles."""
     indices = Indices(frame)
@@ -253,6 +282,9 @@ def _loops(
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
         _steps(frame, indices, contract, contract.unit, steps, ahead, each_step, prefetch)
+        if scale is not None and computed is not None:
+            left, row = _plus(SCALE, indices.text(scale.steps)), indices.text(scale.row)
+            frame.line(f"sum.scale({left}, {row}, {computed.render(frame, contract)});")
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -261,7 +293,7 @@ def _loops(
         head = f"#pragma GCC unroll {extent}\n{head}"
     with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps, ahead, computed, each_step, prefetch)
+        _loops(frame, contract, number + 1, steps, ahead, computed, each_step, prefetch, scale)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 

@@ -64,6 +64,11 @@ def largest(size: Int) -> int:
     return sym.upper(size) or typical(size)
 
 
+def least(size: Int) -> int:
+    """The least value of a size, at least 1."""
+    return max(1, sym.lower(size) or 1)
+
+
 def typical(size: Int) -> int:
     """A representative number for a size: itself, or the geometric mean of its bounds."""
     if isinstance(size, int):

@@ -31,7 +31,7 @@ from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderR
 from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
 from luminal.core.schedule.transform.transpose import StoreTileTransposed, only_stores
 from luminal.core.schedule.transform.unpack import Unpack, unpackable
-from luminal.core.sizes import typical
+from luminal.core.sizes import least, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
@@ -176,7 +176,7 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     batch = [name for name in extents if name in moving]
     rows = [name for name in extents if name != panels and name not in batch]
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
-    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half_size, _least_size)]
+    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half_size, least)]
     products = [_tiling(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
     costs, unpacks, blocked, inside = state.target.costs, False, 0, rows[-1:]
     samples = math.prod(typical(extents[name]) for name in batch)
@@ -289,12 +289,7 @@ def _iterations_of_block(extents: Sequence[Int], count: int) -> list[int]:
 
 def _half_size(size: Int) -> int:
     """A known size; half of the typical value of another, as many runs may be so small."""
-    return size if isinstance(size, int) else max(_least_size(size), typical(size) // 2)
-
-
-def _least_size(size: Int) -> int:
-    """The least value of a size, at least 1."""
-    return max(1, sym.lower(size) or 1)
+    return size if isinstance(size, int) else max(least(size), typical(size) // 2)
 
 
 def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> Tiling:

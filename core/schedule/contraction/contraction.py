@@ -116,6 +116,7 @@ class Contraction:
     output computed from it, has an axis of M innermost in memory.
 
     ``prologue`` is how B is to be computed from narrow constants, from where that is found to where they are packed.
+    ``scale``, if any, multiplies A: integers in blocks along K, which ``blocks`` finds. It is the same for each run.
     Preparation for kernels adds the ``tile`` that computes the sum, and ``runs``, the axes of A's source, innermost
     last, along which a matrix unit reads terms side by side."""
 
@@ -131,6 +132,7 @@ class Contraction:
     prologue: Prologue | None = None
     tile: Tile | None = None
     runs: tuple[int, ...] = ()
+    scale: Operand | None = None
 
     @property
     def axes(self) -> tuple[Int, ...]:
@@ -148,11 +150,19 @@ class Contraction:
 
     def moved(self, now: Callable[[Node], Node]) -> Contraction:
         """The contraction with each operand's source replaced by ``now(source)``."""
-        b = self.b.moved(now)
-        return replace(self, a=self.a.moved(now), b=b, prologue=self.prologue if b == self.b else None)
+        b, scale = self.b.moved(now), None if self.scale is None else self.scale.moved(now)
+        return replace(self, a=self.a.moved(now), b=b, prologue=self.prologue if b == self.b else None, scale=scale)
 
     def node(self) -> Node:
         """The contraction as primitives: a SumReduce of a Mul of both operands, cast to ``dtype``."""
         factors = (x.read(self.shape) for x in (self.a, self.b))
-        product = ir.elementwise(ops.MUL, *(x if x.dtype == self.dtype else ir.cast(x, self.dtype) for x in factors))
+        a, b = (x if x.dtype == self.dtype else ir.cast(x, self.dtype) for x in factors)
+        if self.scale is not None:
+            a = a * self.scale.read(self.shape)
+        product = ir.elementwise(ops.MUL, a, b)
         return ir.reduce(ops.SUM_REDUCE, product, sorted(self.k))
+
+    def computed_in_tiles(self, node: Node) -> tuple[Node, ...]:
+        """What tiles compute of A as they read it, in the primitives of ``node``."""
+        scaled = node.inputs[0].inputs[0]
+        return () if self.scale is None else (scaled, *(x for x in scaled.inputs if x.op is ops.CAST))

@@ -12,6 +12,7 @@ narrow where the graph puts them together from digits, as 6 bits from 4 and 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -74,7 +75,7 @@ class _Splitter:
 
     def part(self, node: Node, index: tuple[Int, ...]) -> tuple[int, Part]:
         """The bits of all leaves stored for ``node`` at ``index``, and the part that gives its value."""
-        first = _stored_at(node, index)
+        first = stored_at(node, index)
         stack = [first]
         while stack:
             place = stack[-1]
@@ -89,7 +90,7 @@ class _Splitter:
         """The operands of ``node`` if it may be computed when B is read, else None."""
         if node.op.kind is not Kind.ELEMENTWISE or not all(is_computed(x) for x in node.inputs):
             return None
-        return [_stored_at(x, index) for x in node.inputs]
+        return [stored_at(x, index) for x in node.inputs]
 
     def _part(self, node: Node, index: tuple[Int, ...], operands: list[Place] | None) -> tuple[int, Part]:
         if node.op is ops.CONSTANT and node.size == 1:
@@ -118,19 +119,30 @@ class _Splitter:
     def _every(self, index: tuple[Int, ...]) -> int:
         """The largest divisor of K such that ``index`` is the same for each group of so many positions along K."""
         if index not in self.known:
-            counts = (count for count in range(self.depth, 0, -1) if self.depth % count == 0)
-            self.known[index] = next(count for count in counts if self._is_constant(index, count))
+            self.known[index] = _same_for(index, self.along, self.depth)
         return self.known[index]
 
-    def _is_constant(self, index: tuple[Int, ...], count: int) -> bool:
-        within = Var("within", 0, count - 1)
-        flat: Int = sym.axis("group", self.depth // count) * count + sym.expr(within)
-        by: dict[Var, Int] = {}
-        for axis, extent in reversed(self.along):
-            digit, flat = sym.mod(flat, extent), sym.floordiv(flat, extent)
-            if axis is not None:
-                by[axis] = digit
-        return count == 1 or not any(within in sym.variables(sym.substitute(e, by)) for e in index)
+
+def same_for(index: tuple[Int, ...], along: Sequence[tuple[Int, int]]) -> int:
+    """The largest divisor of all positions ``along`` axes, outermost first, such that ``index`` is the same for each
+    group of so many consecutive ones."""
+    return _same_for(index, [(sym.as_var(axis), extent) for axis, extent in along], math.prod(n for _, n in along))
+
+
+def _same_for(index: tuple[Int, ...], along: Sequence[tuple[Var | None, int]], depth: int) -> int:
+    counts = (count for count in range(depth, 0, -1) if depth % count == 0)
+    return next(count for count in counts if _is_constant(index, along, depth, count))
+
+
+def _is_constant(index: tuple[Int, ...], along: Sequence[tuple[Var | None, int]], depth: int, count: int) -> bool:
+    within = Var("within", 0, count - 1)
+    flat: Int = sym.axis("group", depth // count) * count + sym.expr(within)
+    by: dict[Var, Int] = {}
+    for axis, extent in reversed(along):
+        digit, flat = sym.mod(flat, extent), sym.floordiv(flat, extent)
+        if axis is not None:
+            by[axis] = digit
+    return count == 1 or not any(within in sym.variables(sym.substitute(e, by)) for e in index)
 
 
 def narrowest(node: Node, among: Sequence[DType] = _INTEGERS) -> DType:
@@ -198,7 +210,7 @@ def _number(node: Node) -> Node:
     return ir.constant(node.attr.array.reshape(()))
 
 
-def _stored_at(node: Node, index: tuple[Int, ...]) -> Place:
+def stored_at(node: Node, index: tuple[Int, ...]) -> Place:
     """The node that ``node`` is a view or copy of, and ``index`` as an index into it."""
     while node.op is ops.CONTIGUOUS or (node.op is ops.VIEW and not node.attr.valid):
         if node.op is ops.VIEW:

@@ -17,7 +17,7 @@ from luminal.core.schedule.contraction.prologue import Prologue
 from luminal.core.schedule.contraction.roles import row_stride
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.cost import tile as cost
-from luminal.core.sizes import typical
+from luminal.core.sizes import largest, least, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
@@ -30,10 +30,14 @@ def choose_tile(
     prologue: Prologue | None = None,
     widest: int = 1 << 30,
     unit: MatrixUnit | None = None,
+    scaled: bool = False,
 ) -> Tile:
     """The register tile with the least estimated cycles for a contraction, unless the target's decisions name another.
     If B was packed before, tiles of ``columns_of_b`` columns come first. ``prologue`` computes B from packed weights,
     ``unit`` is a unit of vectors. The tile has at most ``widest`` columns, or one vector.
+
+    With ``scaled`` sums of blocks, each takes a register beside that of its total, and each vector of columns one for
+    what is added to signed bytes, and one for its scales.
 
     The operations and registers of a prologue count for each vector of B.
 
@@ -44,32 +48,45 @@ def choose_tile(
     lanes = target.lanes(found.dtype) if unit is None else unit.columns
     group = 1 if unit is None else unit.group
     size = found.dtype.itemsize if unit is None else group * unit.right.itemsize
-    lengths = lines(found)
     columns = typical(found.count(found.n))
-    product = cost.Product(
-        max(1, typical(found.count(found.m))),
-        lengths,
-        columns,
-        steps=-(-typical(found.count(found.k)) // group),
-        size=size,
-        stored=size if prologue is None else prologue.bytes,
-        operations=0 if prologue is None else prologue.operations,
-        unit=unit,
-        along_rows=found.along_rows,
-    )
+
+    def product(rows: Callable[[Int], int]) -> cost.Product:
+        return cost.Product(
+            max(1, rows(found.count(found.m))),
+            lines(found, rows),
+            columns,
+            steps=-(-typical(found.count(found.k)) // group),
+            size=size,
+            stored=size if prologue is None else prologue.bytes,
+            operations=0 if prologue is None else prologue.operations,
+            unit=unit,
+            along_rows=found.along_rows,
+        )
+
+    # Weights of few bits are read fast: a few rows more than usual take more time than all else.
+    sizes = (typical,) if prologue is None and not scaled else (least, typical, largest)
+    products = list(dict.fromkeys(product(rows) for rows in sizes))
+    lengths = lines(found)
 
     costs, between = target.costs, row_stride(found) or 1
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)  # for an element of A, and what a prologue computes
-    per_vector = 1 if prologue is None else 1 + prologue.held
+    per_vector = 3 if scaled else 1 if prologue is None else 1 + prologue.held
+    per_sum = 2 if scaled else 1
     tiles = [
         Tile(min(r, costs.tiles.most_rows, ways), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
+        if (r := (budget - per_vector * v) // (per_sum * v)) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
-    cycles = (cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
-    about = (f"packed in {columns_of_b}", f"at most {widest}")
+    times = [
+        [cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles]
+        for product in products
+    ]
+    cycles = times[0]
+    if len(times) > 1:  # how many times as long as the best tile for a size, at worst
+        cycles = [max(own / min(of_size) for own, of_size in zip(each, times, strict=True)) for each in zip(*times, strict=True)]
+    about = (f"packed in {columns_of_b}", f"at most {widest}", *(("scaled",) if scaled else ()))
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
 
 
@@ -188,7 +205,7 @@ def block_tile(target: Target, found: Contraction) -> Tile:
     return replace(chosen, asked=asked)
 
 
-def lines(found: Contraction) -> tuple[int, int]:
+def lines(found: Contraction, size_of: Callable[[Int], int] = typical) -> tuple[int, int]:
     """Two counts of rows, one of which tiles will divide: the extent of the innermost axis of M, and of all inner axes
     of M that span whole dimensions of A, whose rows most layouts put one after the other. Which of them it is depends
     on the layout of the result, too: a border around it leaves gaps between lines, as in the operand of windows."""
@@ -196,5 +213,5 @@ def lines(found: Contraction) -> tuple[int, int]:
     shape, over = found.shape, found.axes
     axes = [k for k in reversed(found.m) if shape[k] != 1]
     whole = itertools.takewhile(lambda k: (over[k], shape[k]) in held, axes)
-    innermost = max(1, typical(shape[axes[0]])) if axes else 1
-    return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))
+    innermost = max(1, size_of(shape[axes[0]])) if axes else 1
+    return innermost, max(innermost, math.prod(size_of(shape[k]) for k in whole))

@@ -182,7 +182,7 @@ class Fuser:
         """Values of constants that are computed where they are read: tile operations compute their right operand as
         they load it, look-ups what they find in a table."""
         right = {node.inputs[0]: found.b.source for node, found in self.contractions.items()}
-        found: set[Node] = set()
+        found = {x for node, of in self.contractions.items() for x in of.computed_in_tiles(node)}
         for node in reversed(self.order):
             if node.op.kind is not Kind.ELEMENTWISE or not is_computed(node):
                 continue

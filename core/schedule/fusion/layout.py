@@ -131,7 +131,8 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
         for contraction in cluster.contractions:
-            for x, as_b in ((contraction.a, False), (contraction.b, True)):
+            scale = () if contraction.scale is None else ((contraction.scale, False),)
+            for x, as_b in ((contraction.a, False), (contraction.b, True), *scale):
                 first, before = found.get(x.source, (x.index, False))
                 found[x.source] = (first, before or as_b)
     return found

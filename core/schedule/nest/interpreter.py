@@ -33,7 +33,6 @@ from luminal.core.schedule.nest.ir import (
     Loop,
     LoopNest,
     Prefetch,
-    Prologue,
     Reduction,
     Reductions,
     Scalar,
@@ -44,7 +43,7 @@ from luminal.core.schedule.nest.ir import (
     postorder,
 )
 from luminal.core.schedule.nest.walk import perfect_loops
-from luminal.core.symbolic import Int
+from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -277,11 +276,12 @@ class _Machine:
         if fragment is not None and fragment.panels and self.thread % fragment.warp:
             self._hold_fragments(statement, fragment, self.of_group)  # the first of the group has multiplied
             return
-        compute = statement.dtype.compute
+        compute, scales = statement.dtype.compute, statement.scales
         total = np.zeros((rows, statement.columns), compute.numpy)
-        for _ in self._iterate(statement.loops[: statement.outer]):
+        outer = statement.outer if scales is None else len(statement.loops) - 1
+        for _ in self._iterate(statement.loops[:outer]):
             block = np.zeros_like(total)
-            for _ in self._iterate(statement.loops[statement.outer :]):
+            for _ in self._iterate(statement.loops[outer:]):
                 later = statement.background
                 left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows, later)
                 b_offset, b_column = statement.b_offset, self._int(statement.b_column)
@@ -290,7 +290,7 @@ class _Machine:
                     b_offset = b_offset + k // group * group * statement.columns + k % group
                     b_column = group
                 if statement.prologue is not None:
-                    right = self._computed(statement.prologue, statement.columns)
+                    right = self._computed(statement.prologue.value, statement.prologue.column, statement.columns)
                 else:
                     right = self._strip(statement.b, b_offset, b_column, statement.columns, later)
                 left, right = (numerics.convert(x, compute) for x in (left, right))
@@ -299,6 +299,9 @@ class _Machine:
                 with np.errstate(all="ignore"):
                     block = block + np.outer(left, right)
             with np.errstate(all="ignore"):
+                if scales is not None:
+                    left = self._computed(scales.left, scales.row, rows)
+                    block = np.outer(left, self._computed(scales.right, scales.column, statement.columns)) * block
                 total = total + block
         total = numerics.convert(total, statement.dtype)
         if statement.fragment is not None:
@@ -315,18 +318,21 @@ class _Machine:
             tile = array[first : first + statement.columns]
             tile[:] = tile + sums if statement.accumulate else sums
 
-    def _computed(self, prologue: Prologue, columns: int) -> Array:
-        """A row of B, computed by the prologue."""
-        self.variables[prologue.column.name] = 0
+    def _computed(self, value: Scalar, axis: Var, count: int) -> Array:
+        """``value`` for the first ``count`` positions along ``axis``, in which what it reads is linear."""
+        self.variables[axis.name] = 0
         found: dict[Scalar, Array] = {}
-        for part in postorder(prologue.value):
+        for part in postorder(value):
             if isinstance(part.leaf, Access):
-                found[part] = self._strip(part.leaf.array, part.leaf.offset, 1, columns)
+                linear = sym.coefficient(part.leaf.offset, axis)
+                if linear is None:
+                    raise SpecError(f"{part.leaf.array}: {part.leaf.offset} is not linear in {axis}")
+                found[part] = self._strip(part.leaf.array, part.leaf.offset, self._int(linear[0]), count)
             elif part.op is None:
-                found[part] = np.full(columns, self._leaf(part))
+                found[part] = np.full(count, self._leaf(part))
             else:
                 found[part] = numerics.apply(part.op, part.attr, *(found[x] for x in part.operands))
-        return found[prologue.value]
+        return found[value]
 
     def _hold_fragments(self, statement: Contract, fragment: Fragment, total: Array) -> None:
         """Puts the thread's elements of every fragment of ``total`` into its part of the tile."""

@@ -19,6 +19,7 @@ from luminal.core.grid import Fragment
 from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
 from luminal.core.printer import brief
+from luminal.core.schedule.nest.fields import Fields
 from luminal.core.symbolic import Int, Var, product
 from luminal.core.types import DType, bool_, i64
 
@@ -184,27 +185,6 @@ Indices: TypeAlias = tuple[Int, ...]
 
 
 # ---- statements ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The roles of the fields of a kind of statement, by field name: all that traversals (``walk``, ``rewrite``) know
-    of it. Every field has one role; an array that is both read and written has two.
-
-    A field of ``scalars``, ``indices``, ``nested``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of
-    them or None.
-    """
-
-    scalars: tuple[str, ...] = ()  # values that it computes
-    terms: tuple[str, ...] = ()  # pairs of a name and such a value
-    indices: tuple[str, ...] = ()  # index expressions
-    conditions: tuple[str, ...] = ()  # masks: tuples of index expressions that are at least zero where they hold
-    nested: tuple[str, ...] = ()  # loop headers, and others with a ``Fields`` of their own
-    body: tuple[str, ...] = ()  # the statements inside
-    reads: tuple[str, ...] = ()  # names of arrays that it reads other than in scalars
-    writes: tuple[str, ...] = ()  # names of arrays that it writes
-    binds: tuple[str, ...] = ()  # index variables
-    other: tuple[str, ...] = ()  # names that it defines, types, numbers and flags: traversals ignore them
 
 
 @dataclass(frozen=True)
@@ -439,6 +419,18 @@ class Prologue:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """What the sum of a block is multiplied by: an element of an array for each ``row``, and a value for each ``column``
+    as a prologue computes it. Both are over all loops of the contract but the last, whose terms are the block."""
+
+    row: Var
+    left: Scalar
+    column: Var
+    right: Scalar
+    fields: ClassVar[Fields] = Fields(binds=("row", "column"), scalars=("left", "right"))
+
+
+@dataclass(frozen=True)
 class Contract:
     """A tile operation: an outer product summed over ``loops``, the accumulators in registers.
 
@@ -473,11 +465,14 @@ class Contract:
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
+    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps. Each
+    such sum of integers joins the others, in ``dtype``, times both scales.
+
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
-    or ``accumulate``, for ``a_ahead`` with a unit, and in the ``background`` without a fragment that reads panels.
+    or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without one or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
     """
 
     tile: str
@@ -505,11 +500,12 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
+    scales: Scales | None = None
     steps: int = 1
     background: bool = False
     fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
-        nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
+        nested=("loops", "prologue", "scales"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
             "unit", "depth", "steps", "background",
@@ -522,6 +518,8 @@ class Contract:
             given = [name for name in names if getattr(self, name)]
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")
+        if self.scales is not None and (self.unit is None or not self.unit.in_vectors or self.accumulate):
+            raise SpecError(f"contract {self.tile}: only a unit of vectors scales sums, in an empty tile")
         if self.background and not (self.fragment is not None and self.fragment.panels):
             raise SpecError(f"contract {self.tile}: only groups of warps multiply in the background")
 

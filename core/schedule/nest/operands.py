@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
@@ -20,17 +21,42 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
     loaded. Raises ScheduleError where something else is summed."""
     if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
         raise ScheduleError("what is reduced is not a sum over a product alone")
-    a, b = (x.operands[0].leaf if x.op is ops.CAST else x.leaf for x in reduction.value.operands)
+    scaled = scales_of(reduction)
+    factors = reduction.value.operands if scaled is None else scaled.factors
+    a, b = (x.operands[0].leaf if x.op is ops.CAST else x.leaf for x in factors)
     if not isinstance(a, ln.Access) or not isinstance(b, ln.Access):
         raise ScheduleError("the sum is not over a product of two array elements")
     return a, b
+
+
+class Scaled(NamedTuple):
+    """Two ``factors``, elements of arrays, and what each is multiplied by: ``left`` is an element of an array too."""
+
+    factors: tuple[ln.Scalar, ln.Scalar]
+    left: ln.Scalar
+    right: ln.Scalar
+
+
+def scales_of(reduction: ln.Reduction) -> Scaled | None:
+    """The factors and scales of a sum over products of scaled elements; None for other reductions."""
+    sides = reduction.value.operands
+    if reduction.value.op is not ops.MUL or any(side.op is not ops.MUL for side in sides):
+        return None
+    (a, left), (b, right) = (_integer_first(side) for side in sides)
+    elements = _is_element(a) and _is_element(b) and isinstance(left.leaf, ln.Access)
+    return Scaled((a, b), left, right) if elements else None
+
+
+def _integer_first(product: ln.Scalar) -> tuple[ln.Scalar, ln.Scalar]:
+    x, y = product.operands
+    return (x, y) if x.op is ops.CAST and x.operands[0].dtype.is_integer else (y, x)
 
 
 def operands_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
     """A, B and None, as ``product_of`` gives them. Where B is computed from array elements: A, the element of the
     largest array, and the scalar that computes B. Raises ScheduleError where something else is summed."""
     computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
-    if computed is None or _is_element(computed):
+    if computed is None or _is_element(computed) or scales_of(reduction) is not None:
         return (*product_of(reduction), None)
     read = accesses(computed)
     a = accesses(reduction.value.operands[0])

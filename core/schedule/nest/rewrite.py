@@ -11,7 +11,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import Body
 from luminal.core.symbolic import Int, Var
 
-P = TypeVar("P", bound=ln.Statement | ln.Prologue)
+P = TypeVar("P", bound=ln.Statement | ln.Prologue | ln.Scales)
 T = TypeVar("T")
 
 

@@ -88,6 +88,9 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
                 yield f"{indent}  {statement.prologue.value} at {statement.prologue.column} = column"
             else:
                 yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
+            if (scales := statement.scales) is not None:
+                yield f"{indent}  times {scales.left} at {scales.row} = row"
+                yield f"{indent}  times {scales.right} at {scales.column} = column"
             for array, offset in ((statement.a, statement.a_ahead), (statement.b, statement.b_ahead)):
                 if offset is not None:
                     yield f"{indent}  fetching {array}[{offset}]"

@@ -40,7 +40,7 @@ def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
     return tuple(part for part in _in_fields(statement, statement.fields.nested) if isinstance(part, ln.Loop))
 
 
-def values(statement: ln.Statement | ln.Prologue) -> tuple[ln.Scalar, ...]:
+def values(statement: ln.Statement | ln.Prologue | ln.Scales) -> tuple[ln.Scalar, ...]:
     """The scalars that a statement itself computes; statements inside it are left out."""
     nested = _in_fields(statement, statement.fields.nested)
     return (*_own_values(statement), *(v for part in nested for v in values(part)))
@@ -51,7 +51,7 @@ def reads(statement: ln.Statement) -> list[ln.Access]:
     return [access for value in values(statement) for access in accesses(value)]
 
 
-def expressions(statement: ln.Statement | ln.Prologue) -> list[Int]:
+def expressions(statement: ln.Statement | ln.Prologue | ln.Scales) -> list[Int]:
     """Every index expression of a statement itself; statements inside it are left out."""
     parts = statement.fields
     own = _in_fields(statement, parts.indices + parts.conditions)
@@ -95,12 +95,12 @@ def arrays_written(body: Iterable[ln.Statement]) -> frozenset[str]:
     return frozenset(array for s in statements(body) for array in _in_fields(s, s.fields.writes))
 
 
-def _own_values(statement: ln.Statement | ln.Prologue) -> list[ln.Scalar]:
+def _own_values(statement: ln.Statement | ln.Prologue | ln.Scales) -> list[ln.Scalar]:
     parts = statement.fields
     return _in_fields(statement, parts.scalars) + [value for _, value in _in_fields(statement, parts.terms)]
 
 
-def _in_fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> list[Any]:
+def _in_fields(statement: ln.Statement | ln.Prologue | ln.Scales, names: tuple[str, ...]) -> list[Any]:
     """The values of the fields ``names``, one after the other."""
     found: list[Any] = []
     for name in names:

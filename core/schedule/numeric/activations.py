@@ -105,5 +105,5 @@ def _whole(product: Node, at: int, axes: Sequence[int]) -> Node | None:
     order = [*(k for k in range(x.rank) if k != axes[0]), axes[0]]
     moved = permute(once(x, varies(x)), order)
     whole, scale = by_rows(reshape(moved, [*moved.shape[:-1], depth // block, block]))
-    real = reshape(ir.cast(whole, f32) * scale, moved.shape)
+    real = reshape(ir.cast(whole, f32) * integers.finite(scale), moved.shape)
     return ir.expand(permute(real, [order.index(k) for k in range(x.rank)]), x.shape)

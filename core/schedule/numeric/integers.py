@@ -301,7 +301,7 @@ def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
     """``total`` times the scales, constant ones first. Two constants are multiplied before if one is a number."""
     scales = [x.scale for x in factors if x.scale is not None]
     kept = [_kept(x, axes) for x in sorted(scales, key=lambda x: not is_constant(x))]
-    first, *more = (x if is_constant(x) else _finite(x) for x in kept) if kept else (None,)
+    first, *more = (x if is_constant(x) else finite(x) for x in kept) if kept else (None,)
     for x in more:
         assert first is not None
         if is_constant(x) and 1 in (first.size, x.size):
@@ -311,7 +311,7 @@ def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
     return total if first is None else total * first
 
 
-def _finite(scale: Node) -> Node:
+def finite(scale: Node) -> Node:
     """A scale known at run time only, NaN if it is infinite. With an infinite scale, a float sum with terms of both
     signs or a zero is NaN, but a sum of integers times infinity would be infinite."""
     return ir.multiply_add(scale, 0.0, scale)

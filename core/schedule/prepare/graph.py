@@ -19,6 +19,7 @@ from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
+from luminal.core.schedule.contraction.blocks import in_blocks
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.narrow import narrow_weights
@@ -190,6 +191,11 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
     prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
+    scaled = None if prologue is None else in_blocks(found, prologue, target)
+    if scaled is not None:
+        suited, unit = scaled
+        tile = choose_tile(target, suited, columns, unit=unit, scaled=True)
+        return _Choice(found, tile, suited, narrow_weights(suited, target.costs.memory))
     suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     if suited is not None:
@@ -297,14 +303,16 @@ def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Nod
     for k in found.k:
         depth = depth * found.shape[k] + found.axes[k]
     values: dict[Leaf, Node] = {}
+    plain = replace(tile, unit=None, depth=1)  # a unit reads what varies along K in groups
     for leaf in prologue.leaves:
+        lies = tile if leaf.every == 1 else plain
 
-        def packed(source: Node, every: int, first: int, leaf: Leaf = leaf) -> Node:
-            return in_panels(Operand(source, leaf.index), found, tile, every, first)
+        def packed(source: Node, every: int, first: int, leaf: Leaf = leaf, lies: Tile = lies) -> Node:
+            return in_panels(Operand(source, leaf.index), found, lies, every, first)
 
         panel = narrow.packed(leaf, packed)
         made[panel] = leaf.source
-        read = read_panels(panel, found, tile, leaf.every * leaf.per).read(shape)
+        read = read_panels(panel, found, lies, leaf.every * leaf.per).read(shape)
         values[leaf] = narrow.unpacked(leaf, read, depth)
     return Operand(prologue.value(values), tuple(0 if k in found.m else axis for k, axis in enumerate(found.axes)))
 

@@ -11,7 +11,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import ZERO, factors_of, operands_of, stored_type
+from luminal.core.schedule.nest.operands import ZERO, Scaled, factors_of, operands_of, scales_of, stored_type
 from luminal.core.schedule.nest.rewrite import (
     replace_leaves,
     replace_scalars,
@@ -41,6 +41,9 @@ class Tensorise:
     With ``unit``, a matrix unit computes the tile, ``depth`` terms at a time; unless its registers are vectors, all
     parts but the last are equally high: another height takes time to set. Legal where the terms along the last reduced
     axis lie side by side in ``A``, and in the groups of the unit in ``B``.
+
+    Where both factors are scaled, ``unit`` sums the terms along the last reduced axis as integers, and each such sum is
+    scaled. Legal where the scales are the same along that axis, which takes whole steps of a unit of vectors.
     """
 
     m: str
@@ -97,6 +100,7 @@ class Tensorise:
             raise ScheduleError(f"tensorise: B depends on {self.m!r}")
 
         prologue = None if computed is None else self._prologue(computed, column, by, reduced)
+        scaled = scales_of(reduction)
 
         tile = "tile"
         width = sym.minimum(self.columns, n_loop.extent - panel * self.columns)
@@ -108,11 +112,12 @@ class Tensorise:
             linear = sym.coefficient(a.offset, m_loop.axis)
             assert linear is not None
             a_row, a_offset = linear[0], linear[1] + linear[0] * first
+        scales = None if scaled is None else self._scales(scaled, reduction.loops[-1], m_loop, first, column, by)
         contract = ln.Contract(
             tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
             b.array, stored_type(nest, b.array), b_start,
             reduction.loops, height, self.max_rows, self.columns, self.lanes,
-            unit=self.unit, depth=self.depth, prologue=prologue,
+            unit=self.unit, depth=self.depth, prologue=prologue, scales=scales,
         )  # fmt: skip
         total = ln.load(tile, row * self.columns + column, reduction.dtype)
 
@@ -142,6 +147,24 @@ class Tensorise:
         axis = sym.as_var(column)
         assert axis is not None
         return ln.Prologue(axis, value)
+
+    def _scales(
+        self, scaled: Scaled, block: ln.Loop, m_loop: ln.Loop | None, first: Int, column: Int, by: dict[Var, Int]
+    ) -> ln.Scales:
+        if self.unit is None or not self.unit.in_vectors or sym.mod(block.extent, self.depth) != 0:
+            raise ScheduleError(f"tensorise: no unit of vectors takes blocks of {block.extent} terms in whole steps")
+        row, axis = Var(f"{self.m or 'e0'}_scaled", 0, self.max_rows - 1), sym.as_var(column)
+        assert axis is not None
+        left = scaled.left if m_loop is None else substitute_scalar(scaled.left, {m_loop.axis: first + sym.expr(row)}, {})
+        right = substitute_scalar(scaled.right, by, {})
+        for access in (*accesses(left), *accesses(right)):
+            if block.axis in sym.variables(access.offset):
+                raise ScheduleError(f"tensorise: a scale at {access.offset} is not that of a block along {block.axis}")
+        for access in accesses(left):
+            self._check_linear("a scale", access.offset, [row])
+        for access in accesses(right):
+            panel_start(access.offset, column, self.columns)
+        return ln.Scales(row, left, axis, right)
 
     def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
         """The first row and the height of a tile, the row within it, and the statements that assign the first two."""

@@ -119,7 +119,7 @@ template <class Dot, int Rows, int Vectors> class DotTile {
         }
     }
 
-  private:
+  protected:
     static constexpr int LANES = Dot::LANES;
     static constexpr int GROUP = Dot::GROUP;
     using Bits = typename Dot::Bits;
@@ -147,6 +147,63 @@ template <class Dot, int Rows, int Vectors> class DotTile {
     }
 
     vec<Sum, LANES> sum_[Rows][Vectors];
+};
+
+/// Sums, in float, of blocks of products of signed bytes: those of a block are summed by Dot, then scaled. Dot takes the
+/// left bytes as unsigned: 128 is added to each, and one row more, of 128s alone, sums what that adds.
+template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, Rows + 1, Vectors> {
+    using Tile = DotTile<Dot, Rows + 1, Vectors>;
+    using Tile::GROUP;
+    using Tile::LANES;
+    using Tile::sum_;
+    static constexpr auto MOVED = static_cast<int32_t>(0x80808080u >> (32 - 8 * GROUP));
+
+  public:
+    using Tile::fetch;
+
+    LM_INLINE ScaledDotTile() {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) total_[i][j] = broadcast<LANES>(0.0f);
+        }
+    }
+
+    /// Adds to the block's sum of row i and column j the sum over k < GROUP of a[i*a_row + k] * b[j][k].
+    LM_INLINE void step(const int8_t* a, int64_t a_row, const int8_t* b) {
+        Tile::add(b, -1, [=](int i) {
+            return i < Rows ? Tile::group(reinterpret_cast<const uint8_t*>(a + i * a_row), GROUP) ^ MOVED : MOVED;
+        });
+    }
+
+    /// Adds the block's sum of row i and column j, times left[i*left_row] and right[j], to the total; the next block
+    /// begins.
+    LM_INLINE void scale(const float* left, int64_t left_row, const vec<float, LANES> (&right)[Vectors]) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+            const vec<float, LANES> of_row = broadcast<LANES>(left[i * left_row]);
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) {
+                const vec<float, LANES> sum = convert<float>(sub(sum_[i][j], sum_[Rows][j]));
+                total_[i][j] = fma(of_row, mul(sum, right[j]), total_[i][j]);
+                sum_[i][j] = broadcast<LANES>(int32_t{});
+            }
+        }
+#pragma GCC unroll 64
+        for (int j = 0; j < Vectors; ++j) sum_[Rows][j] = broadcast<LANES>(int32_t{});
+    }
+
+    /// tile[i*row + j] = the total of row i and column j
+    LM_INLINE void store(float* tile, int64_t row) const {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) lm::store(tile + i * row + j * LANES, total_[i][j]);
+        }
+    }
+
+  private:
+    vec<float, LANES> total_[Rows][Vectors];
 };
 
 }  // namespace LM_RUNTIME

@@ -1,0 +1,102 @@
+"""Contractions of integers that have a scale for each block along K, on both sides.
+
+In ``sum over b of s[m,b] t[b,n] * (sum over k in block b of a[m,k] w[k,n])``, a unit that multiplies bytes computes the
+inner sums, exactly, and the tile scales them. The sum of real numbers that a model writes, ``sum over k of (a s) (w t)``,
+rounds every factor and product; this one rounds three times for each block. Its result is therefore within the bound of
+the other. Scales are the finite numbers, and NaN on the left, for which both sums agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.matrix import MatrixUnit
+from luminal.core.schedule.contraction import narrow
+from luminal.core.schedule.contraction.contraction import Contraction, Operand
+from luminal.core.schedule.contraction.prologue import Computed, Leaf, Part, Place, Prologue
+from luminal.core.symbolic import Int
+from luminal.core.target import Target
+from luminal.core.types import f32, i8, i32, u8
+
+
+def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[Contraction, MatrixUnit] | None:
+    """``found``, whose B ``prologue`` computes, with integers as A, their ``scale``, and a last axis of K that runs
+    within a block; and the unit that sums a block in whole steps. None where there is none, or another form."""
+    unit = next((unit for unit in target.units_of(u8, i8, i32) if unit.in_vectors), None)
+    along = [k for k in found.k if found.shape[k] != 1]
+    depth = found.shape[along[0]] if len(along) == 1 else None
+    of_b = _scaled_every(prologue)
+    if unit is None or found.dtype != f32 or found.a.valid or not isinstance(depth, int) or of_b is None:
+        return None
+    parts = _integers_and_scale(found.a)
+    if parts is None:
+        return None
+    whole, scale = parts
+    block = math.gcd(of_b, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
+    if block % unit.depth:
+        return None
+    split = _split(found, along[0], block)
+    a, of_a = (_over(found, split, along[0], block, place) for place in (whole, scale))
+    moves = [axis for k in split.k if (axis := sym.as_var(split.axes[k])) is not None]
+    if any(sym.coefficient(e, axis) is None for e in a.index for axis in moves):
+        return None
+    return replace(split, a=a, scale=of_a), unit
+
+
+def _scaled_every(prologue: Prologue) -> int | None:
+    """For how many positions along K the scale is the same, where B is signed bytes times finite scales; else None."""
+    root = prologue.root
+    for whole, scale in (root.operands, root.operands[::-1]) if root.op is ops.MUL else ():
+        is_whole = isinstance(whole, Computed) and whole.op is ops.CAST
+        leaf = whole.operands[0] if is_whole and isinstance(whole, Computed) else None
+        if isinstance(leaf, Leaf) and (leaf.dtype, leaf.every, leaf.per) == (i8, 1, 1) and not isinstance(scale, Node):
+            return scale.every if scale.every > 1 and all(map(_is_finite, _leaves(scale))) else None
+    return None
+
+
+def _leaves(part: Part) -> Iterator[Part]:
+    if isinstance(part, Computed):
+        for operand in part.operands:
+            yield from _leaves(operand)
+    else:
+        yield part
+
+
+def _is_finite(part: Part) -> bool:
+    """Whether all that is stored for a leaf, or a number, is finite."""
+    source = part.source if isinstance(part, Leaf) else part
+    return isinstance(source, Node) and source.op is ops.CONSTANT and (source.dtype.is_integer or source.attr.is_finite)
+
+
+def _integers_and_scale(a: Operand) -> tuple[Place, Place] | None:
+    """Signed bytes and the scale of each, of which ``a`` is the product; None if it is another value."""
+    node, index = narrow.stored_at(a.source, a.index)
+    for x, y in (node.inputs, node.inputs[::-1]) if node.op is ops.MUL else ():
+        cast, at = narrow.stored_at(x, index)
+        if cast.op is ops.CAST and cast.inputs[0].dtype == i8:
+            return narrow.stored_at(cast.inputs[0], at), narrow.stored_at(y, index)
+    return None
+
+
+def _split(found: Contraction, along: int, block: int) -> Contraction:
+    """``found`` with blocks of ``block`` positions along one axis of K, and within them."""
+    shape = (*found.shape[:along], found.shape[along] // block, block, *found.shape[along + 1 :])
+
+    def moved(axes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(k + (k > along) for k in axes)
+
+    k = tuple(sorted((*moved(found.k), along + 1)))
+    split = replace(found, shape=shape, batch=moved(found.batch), m=moved(found.m), n=moved(found.n), k=k, prologue=None)
+    return replace(split, b=_over(found, split, along, block, (found.b.source, found.b.index)))
+
+
+def _over(found: Contraction, split: Contraction, along: int, block: int, place: Place) -> Operand:
+    """A place over the axes of ``found`` as an operand over those of ``split``."""
+    at: list[Int] = list(split.axes)
+    at[along : along + 2] = [at[along] * block + at[along + 1]]
+    return Operand(*place).over(ir.rename(found.shape, at))

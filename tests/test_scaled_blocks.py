@@ -1,0 +1,175 @@
+"""Sums of integers that have a scale for each block on both sides: units for bytes sum the blocks, tiles scale them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.core import interp, ir, movement, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction
+from luminal.core.errors import ScheduleError, SpecError
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.rules import constant
+from luminal.core.schedule.numeric import activations
+from luminal.core.schedule.transform.tensorise import Tensorise
+from luminal.core.symbolic import Int
+from luminal.module import Module
+from tests.schedule_support import contracts, run_program, transforms
+
+Array = np.ndarray
+UNIT = 2.0**-24
+MOST = 8  # rows of a run
+
+
+@pytest.fixture(autouse=True)
+def small_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of real models do, which are too large to be folded."""
+    monkeypatch.setattr(constant, "SMALL", 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``depth`` terms for each of ``columns``; blocks of ``left`` terms of A and ``right`` of B have a scale."""
+
+    depth: int
+    left: int
+    right: int
+    columns: int = 37
+
+    def weights(self) -> tuple[Array, Array]:
+        """Signed bytes, the ends of their range among them, and scales in float16, one of them 0."""
+        rng = np.random.default_rng(self.depth)
+        whole = rng.integers(-128, 128, (self.columns, self.depth)).astype(np.int8)
+        whole[:2] = [[-128], [127]]
+        scale = rng.uniform(-2, 2, (self.columns, self.depth // self.right)).astype(np.float16)
+        scale[3, 0] = 0
+        return whole, scale
+
+    def inputs(self, rows: int) -> tuple[Array, Array]:
+        rng = np.random.default_rng(rows)
+        whole = rng.integers(-128, 128, (rows, self.depth)).astype(np.int8)
+        whole[0] = -128
+        return whole, rng.uniform(-3, 3, (rows, self.depth // self.left)).astype(np.float32)
+
+    def node(self, whole: Node, scale: Node) -> Node:
+        weights, scales = map(ir.constant, self.weights())
+        return contraction.matmul(real(whole, scale), movement.transpose(real(weights, scales), 0, 1))
+
+    def check(self, found: Array, whole: Array, scale: Array, in_blocks: bool) -> None:
+        """A block's sum is exact, has two scales, and joins those before: at most three roundings of each, and one for
+        each block that follows. Where terms are summed one by one, each is rounded so."""
+        weights, scales = self.weights()
+        a = whole.astype(np.float64) * np.repeat(scale.astype(np.float64), self.left, 1)
+        b = weights.astype(np.float64) * np.repeat(scales.astype(np.float64), self.right, 1)
+        roundings = 3 + self.depth // (self.block if in_blocks else 1)
+        magnitudes = np.abs(a) @ np.abs(b).T
+        assert found.shape == magnitudes.shape
+        assert (np.abs(found - a @ b.T) <= roundings * UNIT * magnitudes).all()
+
+    @property
+    def block(self) -> int:
+        """Terms that have the same scales."""
+        return math.gcd(self.left, self.right)
+
+    def is_summed_by(self, target: targets.Target) -> bool:
+        """Whether a unit of ``target`` takes blocks in whole steps. One block alone is a sum of integers as any other."""
+        units = (unit for unit in target.units_of(types.u8, types.i8, types.i32) if unit.in_vectors)
+        return any(self.block % unit.depth == 0 for unit in units) and self.depth > self.block
+
+
+CASES = (
+    Case(96, 32, 32), Case(32, 32, 32), Case(64, 16, 32), Case(36, 12, 12), Case(40, 8, 40), Case(64, 32, 16),
+    Case(30, 10, 10), Case(18, 9, 9),
+)  # fmt: skip
+
+
+def real(whole: Node, scale: Node) -> Node:
+    """``[rows, K]``, of integers and a scale for each of a row's equal blocks."""
+    rows, depth = whole.shape
+    blocks = scale.shape[1]
+    grouped = ir.cast(movement.reshape(whole, [rows, blocks, depth // blocks]), types.f32)
+    wide = scale if scale.dtype == types.f32 else ir.cast(scale, types.f32)
+    return movement.reshape(grouped * movement.reshape(wide, [rows, blocks, 1]), [rows, depth])
+
+
+def graph(cases: tuple[Case, ...], rows: Int, dims: tuple[sym.Var, ...] = ()) -> Graph:
+    inputs: list[Node] = []
+    outputs: list[tuple[str, Node]] = []
+    for number, case in enumerate(cases):
+        whole = ir.input_(f"whole{number}", (rows, case.depth), types.i8)
+        scale = ir.input_(f"scale{number}", (rows, case.depth // case.left), types.f32)
+        inputs += [whole, scale]
+        outputs.append((f"y{number}", case.node(whole, scale)))
+    return Graph("scaled", tuple(inputs), tuple(outputs), dims)
+
+
+def given(cases: tuple[Case, ...], rows: int) -> dict[str, Array]:
+    parts = [(number, *case.inputs(rows)) for number, case in enumerate(cases)]
+    return {name: x for n, whole, scale in parts for name, x in ((f"whole{n}", whole), (f"scale{n}", scale))}
+
+
+@pytest.mark.parametrize("target", [targets.AVX512_VNNI, targets.AVX2], ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("rows", [1, MOST])
+def test_the_nest_sums_blocks_as_integers(case: Case, rows: int, target: targets.Target) -> None:
+    program = compile_graph(graph((case,), rows), target)
+    (tile,) = contracts(program)
+    assert (tile.scales is not None) == case.is_summed_by(target)
+    found = run_program(program, given((case,), rows))["y0"]
+    case.check(found, *case.inputs(rows), in_blocks=tile.scales is not None)
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
+def test_a_library_sums_them_within_the_bound(target: str) -> None:
+    rows = sym.Var("rows", 1, MOST)
+    module = luminal.compile(graph(CASES, sym.expr(rows), (rows,)), target=target, threads=2)
+    assert isinstance(module, Module)
+    for count in (1, 3, MOST):
+        for case, found in zip(CASES, module(**given(CASES, count)), strict=True):
+            case.check(found, *case.inputs(count), in_blocks=case.is_summed_by(targets.parse(target)))
+
+
+def test_rows_that_are_not_finite_are_nan_as_in_the_sum_of_real_numbers() -> None:
+    case = Case(64, 32, 32)
+    x = ir.input_("x", (5, case.depth), types.f32)
+    weights, scales = map(ir.constant, case.weights())
+    made = Graph("odd", (x,), (("y", contraction.matmul(x, movement.transpose(real(weights, scales), 0, 1))),), ())
+    made = activations.rounded(made, "q8")
+    program = compile_graph(made, targets.AVX512_VNNI)
+    assert all(tile.scales is not None for tile in contracts(program))
+    values = np.random.default_rng(0).standard_normal((5, case.depth)).astype(np.float32)
+    values[1, 3], values[2, 40], values[3, 5], values[4] = np.inf, -np.inf, np.nan, 0
+    (wanted,) = interp.run(made, {"x": values}).outputs
+    found = run_program(program, {"x": values})["y"]
+    assert np.isnan(wanted[1:4]).all()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(found[4], 0)
+
+
+def test_weights_with_scales_that_are_not_finite_are_no_such_blocks() -> None:
+    """A block whose integers sum to 0 would be NaN, where its terms are infinities of both signs, or the reverse."""
+    weights, scales = Case(64, 32, 32).weights()
+    scales[0, 0] = np.inf
+    x = ir.input_("x", (2, 64), types.f32)
+    product = contraction.matmul(x, movement.transpose(real(ir.constant(weights), ir.constant(scales)), 0, 1))
+    made = activations.rounded(Graph("infinite", (x,), (("y", product),), ()), "q8")
+    assert all(tile.scales is None for tile in contracts(compile_graph(made, targets.AVX512_VNNI)))
+
+
+def test_what_is_no_block_is_refused() -> None:
+    program = compile_graph(graph((CASES[0],), 3), targets.AVX512_VNNI)
+    (tile,) = contracts(program)
+    with pytest.raises(SpecError, match="only a unit of vectors scales sums, in an empty tile"):
+        replace(tile, accumulate=True)
+    kernel = next(kernel for kernel in program.kernels if transforms(kernel, Tensorise))
+    (tensorise,), serial = transforms(kernel, Tensorise), kernel.scheduled.serial
+    assert serial is not None
+    with pytest.raises(ScheduleError, match="no unit of vectors takes blocks of 32 terms in whole steps"):
+        replace(tensorise, depth=5)(serial)
