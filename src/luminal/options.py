@@ -237,10 +237,10 @@ Link = Annotated[str | None, typer.Option(help="what joins the processes of a me
 
 def choices(
     target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
-    dim: list[str] | None, constant: list[str] | None, threads: int,
+    activations: str | None, dim: list[str] | None, constant: list[str] | None, threads: int,
 ) -> dict[str, Any]:  # fmt: skip
     """The options of several commands as arguments of the functions that these call."""
     return {
         "target": target, "precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
-        "dims": dims(dim), "constants": arrays(constant, "--constant"), "threads": threads,
+        "activations": activations, "dims": dims(dim), "constants": arrays(constant, "--constant"), "threads": threads,
     }  # fmt: skip
