@@ -12,7 +12,9 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from luminal.core.errors import InputError
+from luminal.llm.generate import Generator, Options, Piece
 from luminal.llm.sampling import Drawing, Sampler
+from luminal.llm.tokens import Tokenizer as Text
 
 Array = np.ndarray[Any, Any]
 TEXT = (Path(__file__).resolve().parents[1] / "README.md").read_text()
@@ -126,3 +128,31 @@ class Bigrams:
 
 def table(seed: int = 0, vocabulary: int = 600, sharpness: float = 3.0) -> Array:
     return np.random.default_rng(seed).normal(size=(2, vocabulary, vocabulary)) * sharpness
+
+
+TABLE = table()
+TOKENIZER = Text(bytes_tokenizer(), stops=[1])
+
+
+def engine(slots: int = 2, context: int = 64, weights: Array = TABLE, speculate: int = 0) -> Bigrams:
+    return Bigrams(weights, slots, context, speculate)
+
+
+def following(prompt: Sequence[int], count: int, weights: Array = TABLE) -> list[int]:
+    """The likeliest tokens after a prompt, by hand."""
+    made = list(prompt)
+    for _ in range(count):
+        made.append(int(weights[len(made) % 2, made[-1]].argmax()))
+    return made[len(prompt) :]
+
+
+def ending(at: int, prompt: Sequence[int], weights: Array = TABLE) -> Array:
+    """A table in which the token that ends answers comes after so many others."""
+    changed = weights.copy()
+    made = [*prompt, *following(prompt, at, weights)]
+    changed[len(made) % 2, made[-1], 1] = 1e3
+    return changed
+
+
+def ask(generator: Generator, prompt: Sequence[int], **options: Any) -> list[Piece]:
+    return list(generator.stream(prompt, Options(**options)))

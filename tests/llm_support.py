@@ -1,4 +1,5 @@
-"""Small language models of every family with random weights, and what transformers computes of them in float64."""
+"""Small language models of every family with random weights, compiled, and what transformers computes of them in
+float64."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ import transformers
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
+import luminal.llm
+from luminal.frontends.llm.checkpoint import Module
+from luminal.llm import LanguageModel
 from tests.drawn import draw
 
 VOCABULARY, WIDTH, CONTEXT, WINDOW = 384, 64, 320, 48
+CHUNK = 32  # tokens that are computed at once
+LENGTH = 230  # of a sequence: beyond the rows of a ring, which has 128
 Logits = NDArray[np.float64]
 
 SIZES: Mapping[str, Any] = {
@@ -152,3 +158,36 @@ def reference(name: str, tokens: NDArray[np.int64]) -> Reference:
     wanted = logits(double, tokens)
     own = float(np.abs(logits(single, tokens) - wanted).max())
     return Reference(tokens, wanted, max(2 * own, head_bound(single, wanted)))
+
+
+def tokens(seed: int, length: int = LENGTH) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, length)
+
+
+@cache
+def known(name: str, seed: int) -> Reference:
+    return reference(name, tokens(seed))
+
+
+@cache
+def compiled(name: str) -> LanguageModel:
+    return luminal.llm.compile(models(name).single, slots=3, chunk=CHUNK, context=CONTEXT)
+
+
+def emptied(name: str) -> LanguageModel:
+    """The compiled model, which several tests share, without tokens."""
+    found = compiled(name)
+    found.reset()
+    return found
+
+
+class Changed(Module):
+    """A model's checkpoint with another config."""
+
+    def __init__(self, name: str, **changes: Any) -> None:
+        super().__init__(models(name).single)
+        self.changes = changes
+
+    @property
+    def config(self) -> Any:  # type: ignore[override]
+        return {**self.module.config.to_dict(), **self.changes}

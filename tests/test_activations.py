@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import luminal
+from luminal import api, cli
 from luminal.core import interp, ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -115,6 +118,45 @@ def test_diff_knows_of_it(to: str, weights: str) -> None:
     x = torch.from_numpy(drawn(9, 3, 256))
     report = luminal.diff(module, (x,), weights=weights, activations=to, threads=2)
     assert report.ok and f"activations in {to} (operators: 2)" in str(report.as_json())
+
+
+class Stop(Exception):
+    """Nothing more is to be seen."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("activations") / "model.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(256, 512).eval(), (torch.zeros(3, 256),)), path)
+    return path
+
+
+COMMANDS: dict[str, list[str]] = {
+    "compile": ["-o", "built"], "bench": [], "profile": [], "view": ["-o", "page.html"], "tune": ["--budget", "1"],
+    "plan": ["--mesh", "tensor=2", "--node", "1GFLOP/s,1GB/s"], "diff": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_compiles_takes_them(
+    command: str, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph that is compiled, or whose kernels are measured, has rounded activations."""
+    found: list[str] = []
+
+    def seen(name: str, graphs: Mapping[str, Graph], *_: Any, **__: Any) -> None:
+        found.extend(x.what for graph in graphs.values() for x in graph.approximations if x.option == "activations")
+        raise Stop
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "compile_graphs", seen)
+    monkeypatch.setattr(api.tuning, "tune", seen)
+    given = [command, str(program), "--weights", "int8", *COMMANDS[command], "--activations"]
+    result = CliRunner().invoke(cli.app, [*given, "q8"])
+    assert isinstance(result.exception, Stop), result.output
+    assert found == ["q8"]
+    result = CliRunner().invoke(cli.app, [*given, "q7"])
+    assert result.exit_code == 2 and "'q7'" in result.output
 
 
 # ---- language models -------------------------------------------------------------------------------------------------

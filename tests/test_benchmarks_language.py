@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import llama, llm, serving
+from benchmarks import drafts, llama, llm, serving
 from benchmarks.language import SHAPES, WORK, Speed
 from benchmarks.results import Results
 
@@ -49,3 +49,17 @@ def test_clients_of_a_server_and_the_library_make_as_many_tokens(monkeypatch: py
     monkeypatch.setattr(serving, "PROMPT", 3)
     served, alone = serving.measure("tiny", "q8_0", layers=0, streams=2, tokens=4, threads=1, runs=1)
     assert len(served) == len(alone) == 1 and min(*served, *alone) > 0
+
+
+def test_drafts_are_timed_with_the_tokens_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is right is accepted; an edited text is found again by lookup."""
+    monkeypatch.setattr(drafts, "DRAFTS", (3,))
+    monkeypatch.setattr(drafts, "SMALL", replace(TINY, tied=True))
+    shape = replace(TINY, vocabulary=drafts.PIECES)
+    rows = drafts.measure(shape, "q8_0", 0, prompt=200, tokens=24, right=1.0, threads=1, runs=1)
+    found = {(row.text, row.source): row.counts for row in rows}
+    assert found["code", None].proposed == 0
+    assert all(counts.accepted == counts.proposed >= 15 for (_, source), counts in found.items() if source == "a model")
+    assert found["edited", "lookup"].accepted > 8
+    table = drafts.cells(rows)
+    assert len(table) == 9 and {row[6] for row in table if row[1] == "none"} == {"1.00"}

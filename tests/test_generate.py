@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from luminal.core.errors import InputError
-from luminal.llm import tokens
 from luminal.llm.engine import Engine
-from luminal.llm.generate import PART, Generator, Options, Piece, Scheduler
+from luminal.llm.generate import PART, Generator, Options, Scheduler
 from luminal.llm.sampling import Sampling
-from tests.language_support import TEXT, Array, Bigrams, bytes_tokenizer, table
-
-TABLE = table()
-TOKENIZER = tokens.Tokenizer(bytes_tokenizer(), stops=[1])
-
-
-def engine(slots: int = 2, context: int = 64, weights: Array = TABLE) -> Bigrams:
-    return Bigrams(weights, slots, context)
-
-
-def greedy(prompt: Sequence[int], count: int, weights: Array = TABLE) -> list[int]:
-    """What follows, by hand."""
-    made = list(prompt)
-    for _ in range(count):
-        made.append(int(weights[len(made) % 2, made[-1]].argmax()))
-    return made[len(prompt) :]
-
-
-def ask(generator: Generator, prompt: Sequence[int], **options: Any) -> list[Piece]:
-    return list(generator.stream(prompt, Options(**options)))
-
+from tests.language_support import TABLE, TEXT, TOKENIZER, Bigrams, ask, ending, engine, following
 
 # ---- one answer ------------------------------------------------------------------------------------------------------
 
@@ -45,7 +24,7 @@ def test_an_answer_is_what_the_model_says() -> None:
     generator = Generator(model, TOKENIZER)
     prompt = TOKENIZER.encode("Hello")
     pieces = ask(generator, prompt, max_tokens=20)
-    made = greedy(prompt, 20)
+    made = following(prompt, 20)
     assert len(set(made)) > 8 and 1 not in made
     assert [piece.token for piece in pieces] == made
     assert "".join(piece.text for piece in pieces) == TOKENIZER.decode([*prompt, *made]).removeprefix("Hello")
@@ -60,19 +39,11 @@ def test_an_answer_ends_with_the_context() -> None:
     assert len(pieces) == 9 and pieces[-1].finish == "length"
 
 
-def ending(at: int, prompt: Sequence[int]) -> Array:
-    """A table in which the token that ends answers comes after so many others."""
-    weights = TABLE.copy()
-    made = [*prompt, *greedy(prompt, at)]
-    weights[len(made) % 2, made[-1], 1] = 1e3
-    return weights
-
-
 def test_a_stop_token_ends_an_answer_and_is_not_shown() -> None:
     prompt = [9, 8, 7]
     generator = Generator(engine(weights=ending(5, prompt)), TOKENIZER)
     pieces = ask(generator, prompt)
-    assert [piece.token for piece in pieces] == [*greedy(prompt, 5), 1]
+    assert [piece.token for piece in pieces] == [*following(prompt, 5), 1]
     assert pieces[-1].finish == "stop" and "</s>" not in "".join(piece.text for piece in pieces)
     assert len(ask(generator, prompt, max_tokens=9, endless=True)) == 9
 
@@ -140,7 +111,7 @@ def test_what_a_slot_holds_is_not_computed_again() -> None:
         model.steps.clear()
         answer = [piece.token for piece in ask(generator, prompt, max_tokens=4)]
         assert model.steps[0] == ("prefill", rest)
-        assert answer == greedy(prompt, 4)
+        assert answer == following(prompt, 4)
 
 
 def test_a_prompt_that_another_slot_holds_is_copied_from_there() -> None:
@@ -155,7 +126,7 @@ def test_a_prompt_that_another_slot_holds_is_copied_from_there() -> None:
         scheduler.step()
     assert [answer.reused for answer in answers] == [0, 100]
     assert ("prefill", 1) in model.steps and ("prefill", 101) in model.steps
-    assert [answer.made for answer in answers] == [greedy(answer.prompt, 30) for answer in answers]
+    assert [answer.made for answer in answers] == [following(answer.prompt, 30) for answer in answers]
 
 
 class Forgetful(Bigrams):
@@ -173,7 +144,7 @@ def test_a_slot_that_cannot_go_back_begins_anew() -> None:
     model = Forgetful(TABLE, 1)
     generator = Generator(model, TOKENIZER)
     for prompt in ([9, 8, 7, 6], [9, 8, 7, 5]):
-        assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == greedy(prompt, 5)
+        assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == following(prompt, 5)
     assert [count for name, count in model.steps if name == "prefill"] == [4, 4]
 
 
@@ -181,9 +152,9 @@ def test_a_slot_that_cannot_go_back_keeps_what_it_holds_while_another_is_empty()
     model = Forgetful(TABLE, 2)
     generator = Generator(model, TOKENIZER)
     held = []
-    for prompt, new in (([9, 8, 7, 6], 4), ([9, 8, 7, 5], 4), ([9, 8, 7, 6, *greedy([9, 8, 7, 6], 5), 44], 2)):
+    for prompt, new in (([9, 8, 7, 6], 4), ([9, 8, 7, 5], 4), ([9, 8, 7, 6, *following([9, 8, 7, 6], 5), 44], 2)):
         model.steps.clear()
-        assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == greedy(prompt, 5)
+        assert [piece.token for piece in ask(generator, prompt, max_tokens=5)] == following(prompt, 5)
         assert model.steps[0] == ("prefill", new)
         held.append(sorted(len(tokens) for tokens in model.held))
     assert held == [[0, 8], [8, 8], [8, 14]]
@@ -219,7 +190,7 @@ def test_answers_can_be_read_in_turns_or_left() -> None:
     first, second = ([9, 8], [7, 6])
     a, b = (generator.stream(prompt, Options(max_tokens=8, endless=True)) for prompt in (first, second))
     made = [(next(a).token, next(b).token) for _ in range(8)]
-    assert [list(row) for row in zip(*made, strict=True)] == [greedy(first, 8), greedy(second, 8)]
+    assert [list(row) for row in zip(*made, strict=True)] == [following(first, 8), following(second, 8)]
     left = [generator.stream([5], Options(endless=True)) for _ in range(2)]
     for pieces in left:
         next(pieces)
@@ -299,7 +270,7 @@ def test_prompts_that_do_not_fit_are_refused(prompt: list[int], message: str) ->
     generator = Generator(engine(), TOKENIZER)
     with pytest.raises(InputError, match=message):
         ask(generator, prompt)
-    assert ask(generator, [9], max_tokens=1)[0].token == greedy([9], 1)[0]
+    assert ask(generator, [9], max_tokens=1)[0].token == following([9], 1)[0]
 
 
 def test_what_leaves_no_token_is_said() -> None:
@@ -311,4 +282,4 @@ def test_what_leaves_no_token_is_said() -> None:
 def test_a_long_text_goes_through() -> None:
     generator = Generator(engine(context=4000), TOKENIZER)
     prompt = TOKENIZER.encode(TEXT)[:3000]
-    assert [piece.token for piece in ask(generator, prompt, max_tokens=8, endless=True)] == greedy(prompt, 8)
+    assert [piece.token for piece in ask(generator, prompt, max_tokens=8, endless=True)] == following(prompt, 8)

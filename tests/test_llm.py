@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +22,27 @@ from luminal.frontends.llm.checkpoint import Module
 from luminal.frontends.llm.config import Attention
 from luminal.llm import LanguageModel
 from tests import llm_support as support
-from tests.llm_support import CONFIGS, CONTEXT, VOCABULARY, Reference, greedy, logits, models, reference
-
-CHUNK = 32
-LENGTH = 230  # beyond the rows of a ring, which has 128
-
-
-@cache
-def compiled(name: str, **options: Any) -> LanguageModel:
-    return luminal.llm.compile(models(name).single, **{"slots": 3, "chunk": CHUNK, "context": CONTEXT, **options})
-
-
-def tokens(seed: int, length: int = LENGTH) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.random.default_rng(seed).integers(0, VOCABULARY, length)
-
-
-@cache
-def known(name: str, seed: int) -> Reference:
-    return reference(name, tokens(seed))
+from tests.llm_support import (
+    CHUNK,
+    CONFIGS,
+    CONTEXT,
+    LENGTH,
+    VOCABULARY,
+    Changed,
+    compiled,
+    emptied,
+    greedy,
+    known,
+    logits,
+    models,
+    reference,
+    tokens,
+)
 
 
 @pytest.fixture
 def model(request: pytest.FixtureRequest) -> LanguageModel:
-    found = compiled(request.param)
-    found.reset()
-    return found
+    return emptied(request.param)
 
 
 WINDOWED = ("llama", "mistral", "gemma3")
@@ -57,8 +52,7 @@ WINDOWED = ("llama", "mistral", "gemma3")
 def test_logits_are_those_of_float64(name: str) -> None:
     """Two sequences at positions of their own, with a slot between them that is left alone: a prompt in several parts,
     then token by token, beyond the rows of every ring."""
-    model, first, second = compiled(name), known(name, 0), known(name, 1)
-    model.reset()
+    model, first, second = emptied(name), known(name, 0), known(name, 1)
     for slot, case, length in ((0, first, 70), (2, second, 3)):
         model.prefill(slot, case.tokens[:length].tolist())
         case.check(length - 1, model.logits(slot))
@@ -72,8 +66,7 @@ def test_logits_are_those_of_float64(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_tokens_are_those_of_transformers(name: str) -> None:
     """In float64, so that they are the same on every machine."""
-    model, prompt = compiled(name), tokens(2, 70)  # beyond where longrope takes other angles
-    model.reset()
+    model, prompt = emptied(name), tokens(2, 70)  # beyond where longrope takes other angles
     wanted = greedy(models(name).double, prompt, 200)
     case = reference(name, wanted)
     assert case.logits[69:-1].argmax(1).tolist() == wanted[70:].tolist()
@@ -150,8 +143,7 @@ def test_a_fork_goes_on_by_itself(model: LanguageModel, request: pytest.FixtureR
 
 def test_slots_do_not_see_each_other() -> None:
     """To the bit: what other slots of a step do changes nothing."""
-    model, case = compiled("llama"), known("llama", 0)
-    model.reset()
+    model, case = emptied("llama"), known("llama", 0)
     model.prefill(0, case.tokens[:40].tolist())
     model.fork(0, 2)
     model.prefill(1, tokens(6, 100).tolist())
@@ -180,8 +172,7 @@ def test_slots_are_saved_and_restored(model: LanguageModel, tmp_path: Path) -> N
 
 
 def test_a_state_that_does_not_belong_here_is_refused(tmp_path: Path) -> None:
-    model, other = compiled("llama"), compiled("mistral")
-    model.reset()
+    model, other = emptied("llama"), compiled("mistral")
     model.prefill(0, [1, 2, 3])
     model.save(tmp_path / "state")
     with pytest.raises(ArtifactError, match="belongs to another model"):
@@ -209,8 +200,7 @@ def test_an_exported_model_is_loaded_with_what_belongs_to_it(tmp_path: Path) -> 
 
 
 def test_what_is_asked_for_is_checked() -> None:
-    model = compiled("llama")
-    model.reset()
+    model = emptied("llama")
     for call, message in (
         (lambda: model.prefill(3, [1]), "expected a slot of 0 to 2, found 3"),
         (lambda: model.prefill(0, []), "expected a list of one or more tokens"),
@@ -230,18 +220,6 @@ def test_what_is_asked_for_is_checked() -> None:
 
 
 # ---- what is read of a checkpoint ------------------------------------------------------------------------------------
-
-
-class Changed(Module):
-    """A model's checkpoint with another config."""
-
-    def __init__(self, name: str, **changes: Any) -> None:
-        super().__init__(models(name).single)
-        self.changes = changes
-
-    @property
-    def config(self) -> Any:  # type: ignore[override]
-        return {**self.module.config.to_dict(), **self.changes}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,19 @@ import pytest
 
 import luminal.llm
 from luminal.core.errors import InputError
-from luminal.llm import LanguageModel, drafts, tokens
+from luminal.llm import LanguageModel, drafts
 from luminal.llm.engine import Engine
 from luminal.llm.generate import PART, Generator, Options, Piece, Scheduler
 from luminal.llm.sampling import Sampler, Sampling
+from tests import language_support as language
 from tests import llm_support as support
-from tests.language_support import Array, Bigrams, bytes_tokenizer, table
+from tests.language_support import TABLE, TOKENIZER, Array, Bigrams, ending, following, table
 
-TABLE = table()
-TOKENIZER = tokens.Tokenizer(bytes_tokenizer(), stops=[1])
 MOST = 4  # drafts in a step
 GREEDY = Sampling()
 
 
-def engine(slots: int = 2, context: int = 200, weights: Array = TABLE, speculate: int = MOST) -> Bigrams:
-    return Bigrams(weights, slots, context, speculate)
+engine = partial(language.engine, context=200, speculate=MOST)
 
 
 def noisy(seed: int, share: float, weights: Array = TABLE) -> Array:
@@ -44,7 +42,7 @@ def repeating() -> Array:
 
 
 def ask(generator: Generator, prompt: Sequence[int], **options: Any) -> list[Piece]:
-    return list(generator.stream(prompt, Options(**{"endless": True, "max_tokens": 60, **options})))
+    return language.ask(generator, prompt, **{"endless": True, "max_tokens": 60, **options})
 
 
 def plainly(pieces: Sequence[Piece]) -> list[tuple[Any, ...]]:
@@ -82,10 +80,8 @@ def test_a_model_drafts_what_it_would_say() -> None:
     found.extend(text)
     for right in (4, 0, 2, 4, 1):
         proposed = found.draft(MOST, Sampler(GREEDY, 600))
-        expected = list(text)
-        for _ in range(MOST):
-            expected.append(int(TABLE[len(expected) % 2, expected[-1]].argmax()))
-        assert proposed == expected[len(text) :] and other.held[1] == expected[:-1]
+        expected = following(text, MOST)
+        assert proposed == expected and other.held[1] == [*text, *expected[:-1]]
         new = [*proposed[:right], 500 + right]
         text += new
         found.extend(new)
@@ -112,10 +108,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_an_answer_is_what_it_is_without_drafts(settings: str, draft: str) -> None:
     weights = repeating() if draft == "lookup" else TABLE
     if settings == "ends":  # the token that ends answers comes after 18 others, as a draft, too
-        weights, made = weights.copy(), [9, 8, 7, 100]
-        for _ in range(18):
-            made.append(int(weights[len(made) % 2, made[-1]].argmax()))
-        weights[len(made) % 2, made[-1], 1] = 1e3
+        weights = ending(18, [9, 8, 7, 100], weights)
     options, prompt = SETTINGS[settings], [9, 8, 7, 100]
     plain = ask(Generator(engine(weights=weights), TOKENIZER), prompt, **options)
     other = {"right": weights, "noisy": noisy(1, 0.4, weights), "wrong": table(9)}
@@ -184,11 +177,11 @@ def test_answers_at_once_are_what_they_are_alone() -> None:
         for k, kind in enumerate(kinds)
     ]
     alone = [
-        [piece.token for piece in ask(Generator(engine(2, 2 * PART, weights), TOKENIZER), prompt,
+        [piece.token for piece in ask(Generator(engine(context=2 * PART, weights=weights), TOKENIZER), prompt,
                                       max_tokens=option.max_tokens, sampling=option.sampling)]
         for prompt, option in zip(prompts, options, strict=True)
     ]  # fmt: skip
-    model = engine(2, 2 * PART, weights)
+    model = engine(context=2 * PART, weights=weights)
     scheduler = Scheduler(model, TOKENIZER)
     answers = [scheduler.answer(prompt, option) for prompt, option in zip(prompts, options, strict=True)]
     waiting = list(answers)

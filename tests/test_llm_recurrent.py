@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,24 @@ from luminal.core.types import f32
 from luminal.frontends.llm import blocks, families, graph, stored
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.checkpoint import Module
-from luminal.llm import LanguageModel, tokens
+from luminal.llm import LanguageModel
 from luminal.llm.generate import Generator, Options
+from luminal.llm.tokens import Tokenizer
 from tests.language_support import bytes_tokenizer
-from tests.llm_support import CONTEXT, VOCABULARY, Reference, greedy, models, reference
+from tests.llm_support import CHUNK, CONTEXT, Changed, emptied, greedy, known, models, reference, tokens
 
-NAME, CHUNK = "mamba", 32
+NAME = "mamba"
 FAMILIES = ("mamba", "falcon_mamba", "mamba2")
-
-
-@cache
-def compiled() -> LanguageModel:
-    return luminal.llm.compile(models(NAME).single, slots=3, chunk=CHUNK, context=CONTEXT)
 
 
 @pytest.fixture
 def model() -> LanguageModel:
-    compiled().reset()
-    return compiled()
+    return emptied(NAME)
 
 
 def drawn(seed: int, length: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCABULARY, length)]
-
-
-@cache
-def known(seed: int, length: int = 150) -> Reference:
-    return reference(NAME, np.array(drawn(seed, length)))
+    found: list[int] = tokens(seed, length).tolist()
+    return found
 
 
 # ---- the scan --------------------------------------------------------------------------------------------------------
@@ -79,7 +69,7 @@ def test_a_selective_scan_is_the_recurrence_that_it_says(time: int) -> None:
 
 def test_a_prompt_may_be_read_in_any_parts(model: LanguageModel) -> None:
     """Shorter than the sums over positions, and longer than a part; beside other slots."""
-    case, at = known(0), 0
+    case, at = known(NAME, 0), 0
     model.prefill(0, drawn(9, 40))
     for length in (1, 2, CHUNK, 1, 63, CHUNK + 1):
         model.prefill(1, case.tokens[at : at + length].tolist())
@@ -102,7 +92,7 @@ def test_slots_do_not_see_each_other(model: LanguageModel) -> None:
 
 
 def test_a_sequence_goes_back_to_its_beginning_alone(model: LanguageModel) -> None:
-    case = known(0)
+    case = known(NAME, 0)
     model.prefill(1, case.tokens[:100].tolist())
     model.rewind(1, 100)
     case.check(99, model.logits(1))
@@ -113,7 +103,7 @@ def test_a_sequence_goes_back_to_its_beginning_alone(model: LanguageModel) -> No
     model.decode({1: int(case.tokens[100])})
     case.check(100, model.logits(1))
     model.rewind(1, 0)
-    other = known(3)
+    other = known(NAME, 3)
     model.decode({1: int(other.tokens[0])})  # what the rows hold is of no account, one token at a time
     other.check(0, model.logits(1))
     model.rewind(1, 0)
@@ -122,7 +112,7 @@ def test_a_sequence_goes_back_to_its_beginning_alone(model: LanguageModel) -> No
 
 
 def test_a_fork_goes_on_by_itself(model: LanguageModel) -> None:
-    case = known(1)
+    case = known(NAME, 1)
     model.prefill(1, drawn(9, 90))
     model.prefill(0, case.tokens[:70].tolist())
     model.fork(0, 1)
@@ -136,7 +126,7 @@ def test_a_fork_goes_on_by_itself(model: LanguageModel) -> None:
 
 
 def test_what_was_saved_is_gone_back_to(model: LanguageModel, tmp_path: Path) -> None:
-    case = known(0)
+    case = known(NAME, 0)
     model.prefill(1, case.tokens[:100].tolist())
     kept = model.logits(1)
     model.save(tmp_path / "state", [1])
@@ -172,7 +162,7 @@ def test_a_library_is_loaded_again(model: LanguageModel, tmp_path: Path) -> None
 
 def test_a_prompt_that_goes_on_is_not_computed_again(model: LanguageModel) -> None:
     """One that parts from what is held begins anew, in a slot that is free if there is one."""
-    generator = Generator(model, tokens.Tokenizer(bytes_tokenizer()))
+    generator = Generator(model, Tokenizer(bytes_tokenizer()))
     first = drawn(2, 30)
 
     def answered(prompt: list[int]) -> list[int]:
@@ -239,18 +229,6 @@ def test_small_matrices_are_not_rounded() -> None:
 def test_what_a_recurrence_cannot_do_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         luminal.llm.compile(models(NAME).single, **options)
-
-
-class Changed(Module):
-    """A model's checkpoint with another config."""
-
-    def __init__(self, name: str, **changes: Any) -> None:
-        super().__init__(models(name).single)
-        self.changes = changes
-
-    @property
-    def config(self) -> Any:  # type: ignore[override]
-        return {**self.module.config.to_dict(), **self.changes}
 
 
 @pytest.mark.parametrize(

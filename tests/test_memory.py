@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 import luminal
+from luminal.core import ir
+from luminal.core.types import f32, i64
 from luminal.module import Module
 from luminal.runtime.loader import Library
 
@@ -79,3 +81,26 @@ def test_large_weights_are_in_huge_pages(size: int, large: bool) -> None:
     copied = not large or (modes.exists() and "[never]" not in modes.read_text())
     file = str(module.folder / f"weights_{size}.weights")
     assert (file in Path("/proc/self/maps").read_text()) is not copied
+
+
+def test_states_take_no_memory_until_they_are_written() -> None:
+    """A cache is as large as the longest sequence; what was never written is zero, also after a reset."""
+    rows, width = 1 << 14, 1 << 10
+    cache, at = ir.input_("cache", (rows, width), f32), ir.input_("at", (1,), i64)
+    added = ir.scatter(cache, at, ir.constant(np.ones((1, width), np.float32)), 0)
+    read = ir.gather(added, ir.constant(np.array([3, rows - 1])), 0)
+    state = ir.State(cache, "cache.next", ir.constant(np.zeros((rows, width), np.float32)))
+    graph = ir.Graph("rows", (at, cache), (("y", read), ("cache.next", added)), (), states=(state,))
+    module = luminal.compile(graph)
+    assert isinstance(module, Module)
+    page = os.sysconf("SC_PAGESIZE")
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page
+
+    before = resident()
+    module.run({"at": np.array([7])})
+    np.testing.assert_array_equal(module.run({"at": np.array([3])})["y"].sum(1), [width, 0])
+    assert resident() - before < rows * width  # a quarter of them
+    module.reset()
+    np.testing.assert_array_equal(module.run({"at": np.array([rows - 1])})["y"].sum(1), [0, width])

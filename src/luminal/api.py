@@ -237,6 +237,7 @@ def tune(
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
     winograd: float | Mapping[str, float] | None = None,
+    activations: str | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     threads: int = 0,
@@ -259,7 +260,7 @@ def tune(
     no such GPU, LostError where all machines were lost, and else as ``compile`` does.
     """
     arguments.check_budget(budget)
-    threads = arguments.threads(threads)
+    threads, rounding = arguments.threads(threads), activations_.parse(activations)
     stages = Stages(progress)
 
     def chosen(target: str | Target) -> tuple[Target, Choices]:
@@ -267,7 +268,7 @@ def tune(
 
     def measured(graphs: dict[str, Graph], by: tuple[Target, Choices], seconds: float, bench: Bench) -> Outcome:
         name = next(iter(graphs.values())).name
-        graphs = _approximated(graphs, by[1], by[0], stages)
+        graphs = _approximated(graphs, by[1], by[0], stages, rounding)
         with stages("tune"):
             return tuning.tune(
                 name, graphs, by[0], bench.threads, seconds, again=again, progress=stages.advance, bench=bench
@@ -304,6 +305,7 @@ def plan(
     precision: mixed.Choice = None,
     algebra: str | None = None,
     weights: str | Mapping[str, str] | None = None,
+    activations: str | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     threads: int = 0,
@@ -319,7 +321,7 @@ def plan(
 
     Raises InputError for a ``node`` or a ``measured`` time that is none, and else as ``compile`` does.
     """
-    threads = arguments.threads(threads)
+    threads, rounding = arguments.threads(threads), activations_.parse(activations)
     if measured is not None and not (math.isfinite(measured) and measured > 0):
         raise InputError(f"measured: expected seconds of a run, found {measured!r}")
     chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
@@ -331,7 +333,7 @@ def plan(
     rates = None if node is None else planning.parse_node(node)
     with stages("import"):
         graphs = mixed.applied(_entries(model, inputs, dims, constants, None), precision)
-    graphs = _approximated(graphs, choices, chosen, stages)
+    graphs = _approximated(graphs, choices, chosen, stages, rounding)
     with stages("divide"):
         first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
     with stages("compile"):

@@ -47,6 +47,11 @@ def threads(given: Any) -> int:
     return int(given)
 
 
+def is_whole(given: Any, least: int, most: int) -> bool:
+    """Whether ``given`` is an int from ``least`` to ``most``."""
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+
+
 def check_memory(given: Any) -> None:
     """Raises InputError unless ``given`` is None, ``low``, or a number of bytes above 0."""
     number = isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 0

@@ -189,8 +189,7 @@ def compile_(
     with _going_on() if search != "none" else nullcontext(), Display(err) as display:
         module = luminal.compile(
             model,
-            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
-            activations=activations,
+            **choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads),
             name=name,
             emulate=emulate,
             seed=seed,
@@ -304,8 +303,7 @@ def diff(
             options.arrays(inputs, "--input") or None,
             against,
             reference=reference,
-            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
-            activations=activations,
+            **choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads),
             seed=seed,
             tolerance=tolerance,
             save=save,
@@ -330,6 +328,7 @@ def bench(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
@@ -337,15 +336,13 @@ def bench(
     kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
-    chosen = arguments.target(target, precision, 0, algebra)
-    targets.check_supported(chosen)
-    if kernels and chosen.grid is not None:
+    chosen = choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads)
+    machine = subject.target(chosen)
+    targets.check_supported(machine)
+    if kernels and machine.grid is not None:
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
-    dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
-        module, values, at = subject.drawn(
-            model, size, chosen, weights, winograd, dims, constants, threads, display, precision
-        )
+        module, values, at = subject.drawn(model, size, chosen, display)
         title = f"{model.name}{at}, {runs} runs"
         if kernels:
             found = profiled.measure(
@@ -356,7 +353,7 @@ def bench(
                 out.print(shown)
             return
         contenders: dict[str, Callable[[], object]] = {"luminal": lambda: module.run(values)}
-        reference = _reference(model, dims, constants, threads)
+        reference = _reference(model, chosen["dims"], chosen["constants"], threads)
         if reference is not None:
             contenders[reference.name] = lambda: reference.run(values)
         timings = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
@@ -379,6 +376,7 @@ def profile(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="runs that are measured")] = 21,
@@ -397,12 +395,9 @@ def profile(
             module = luminal.load(model, threads=threads)
             values, at = subject.for_folder(module, given), ""
         else:
-            chosen = arguments.target(target, precision, 0, algebra)
-            targets.check_supported(chosen)
-            dims, constants = options.dims(dim), options.arrays(constant, "--constant")
-            module, values, at = subject.drawn(
-                model, size, chosen, weights, winograd, dims, constants, threads, display, precision
-            )
+            chosen = choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads)
+            targets.check_supported(subject.target(chosen))
+            module, values, at = subject.drawn(model, size, chosen, display)
             values |= given
         try:
             found = profiled.measure(
@@ -433,6 +428,7 @@ def view(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     threads: Threads = 0,
@@ -442,7 +438,7 @@ def view(
 ) -> None:
     """Write a page of HTML that shows a model: source graph, kernels, their code, memory, time. It works offline."""
     output = destination.file(output or Path(f"{model.resolve().stem}.html"), "--output")
-    chosen = choices(target, precision, algebra, weights, winograd, dim, constant, threads)
+    chosen = choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads)
     with Display(err) as display:
         made = subject.page(model, options.arrays(inputs, "--input"), size, chosen, time, display)
     output.write_text(made, encoding="utf-8")
@@ -461,6 +457,7 @@ def tune(
     algebra: Algebra = None,
     weights: Weights = None,
     winograd: Winograd = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     threads: Threads = 0,
@@ -484,7 +481,7 @@ def tune(
         found = luminal.tune(
             model,
             budget=budget,
-            **choices(target, precision, algebra, weights, winograd, dim, constant, threads),
+            **choices(target, precision, algebra, weights, winograd, activations, dim, constant, threads),
             again=again,
             workers=workers,
             progress=display.report,

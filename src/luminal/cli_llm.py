@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from luminal import arguments, launch, options
+from luminal import launch, options
 from luminal.console import err
 from luminal.core import device
 from luminal.core.errors import InputError
@@ -31,152 +32,136 @@ DRAFTS = 5  # that one step verifies, unless the user says
 Model = Annotated[
     Path, typer.Argument(help="a language model: an exported folder, or a checkpoint, which is compiled first")
 ]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="tokens of the answer; default: as the context has room for")
-]
-Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says")]
-TopK = Annotated[int, typer.Option(help="draw from so many likeliest tokens; 0: from all")]
-TopP = Annotated[float, typer.Option(help="draw from the fewest tokens of this probability in all")]
-MinP = Annotated[float, typer.Option(help="draw from tokens of at least this part of the largest probability")]
-Penalty = Annotated[float, typer.Option(help="divides logits of tokens that were there; 1: none")]
-Seed = Annotated[int | None, typer.Option(help="of the draws; default: others each time")]
-Stop = Annotated[list[str] | None, typer.Option(help="a text before which an answer ends; may be repeated")]
-System = Annotated[str | None, typer.Option(help="what the model is told before the chat")]
-Context = Annotated[int | None, typer.Option(min=1, help="of a checkpoint: tokens that there is room for")]
-Weights = Annotated[str | None, typer.Option(help="of a checkpoint: what weights are rounded to")]
-Cache = Annotated[str | None, typer.Option(help=f"of a checkpoint: the type of the cache: {', '.join(cache_.TYPES)}")]
-Activations = Annotated[
-    str | None, typer.Option(help="of a checkpoint: " + options.ACTIVATIONS, callback=options.activations)
-]
-Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
 Adapter = Annotated[Path | None, typer.Option(help="a folder with an adapter (LoRA), as PEFT writes it")]
 Draft = Annotated[
     str | None,
     typer.Option(help="where drafts of the answer come from: lookup, the text so far; or a smaller language model"),
 ]
-Speculate = Annotated[
-    int | None,
-    typer.Option(min=1, help=f"of a checkpoint: drafts that one step verifies at most; default with --draft: {DRAFTS}"),
-]
-Target = Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What answers are asked for."""
+
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="tokens of the answer; default: as the context has room for")
+    ] = None
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says")] = 0.0
+    top_k: Annotated[int, typer.Option(help="draw from so many likeliest tokens; 0: from all")] = 0
+    top_p: Annotated[float, typer.Option(help="draw from the fewest tokens of this probability in all")] = 1.0
+    min_p: Annotated[float, typer.Option(help="draw from tokens of at least this part of the largest probability")] = (
+        0.0
+    )
+    repetition_penalty: Annotated[float, typer.Option(help="divides logits of tokens that were there; 1: none")] = 1.0
+    seed: Annotated[int | None, typer.Option(help="of the draws; default: others each time")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="a text before which an answer ends; may be repeated")] = None
+    system: Annotated[str | None, typer.Option(help="what the model is told before the chat")] = None
+    adapter: Adapter = None
+    draft: Draft = None
+    speculate: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"of a checkpoint: drafts that one step verifies at most; default with --draft: {DRAFTS}"
+        ),
+    ] = None
+
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty, seed=self.seed)
+
+    def options(self, draft: LanguageModel | str | None, constraint: Constraint | None = None) -> Options:
+        return Options(
+            self.max_tokens, self.sampling(), tuple(self.stop or ()), constraint=constraint,
+            adapter=None if self.adapter is None else 0, draft=draft,
+        )  # fmt: skip
+
+    def told(self) -> list[dict[str, str]]:
+        """What a chat begins with."""
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How a model is opened, or compiled before."""
+
+    context: Annotated[int | None, typer.Option(min=1, help="of a checkpoint: tokens that there is room for")] = None
+    weights: Annotated[str | None, typer.Option(help="of a checkpoint: what weights are rounded to")] = None
+    cache: Annotated[
+        str | None, typer.Option(help=f"of a checkpoint: the type of the cache: {', '.join(cache_.TYPES)}")
+    ] = None
+    activations: Annotated[
+        str | None, typer.Option(help="of a checkpoint: " + options.ACTIVATIONS, callback=options.activations)
+    ] = None
+    target: Annotated[str, typer.Option(help="of a checkpoint: " + options.TARGETS, callback=options.target)] = "host"
+    threads: options.Threads = 0
 
 
 def add(app: typer.Typer) -> None:
     """Gives ``app`` these commands."""
     for command in (generate, chat, serve):
-        app.command()(command)
+        app.command()(options.grouped(command))
 
 
-def _opened(
-    model: Path, compiling: Mapping[str, Any], threads: int, slots: int | None = None, adapters: Sequence[Path] = ()
+def _compiled(
+    model: Path, how: Opened, slots: int | None = None, adapters: Sequence[Path] = (), **more: Any
 ) -> LanguageModel:
-    """The model at a path; ``compiling`` are options of how a checkpoint is compiled, by their names."""
+    """The model at a path; ``more`` are options of how a checkpoint is compiled, by their names."""
     with Display(err) as display:
         return opening.language_model(
-            model, **compiling, slots=slots, threads=threads, adapters=adapters, progress=display.report
+            model, **asdict(how), **more, slots=slots, adapters=adapters, progress=display.report
         )
 
 
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(help="what the answer follows; - reads it from standard input")],
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    system: System = None,
+    asked: Asked,
+    how: Opened,
     raw: Annotated[bool, typer.Option("--raw", help="the prompt as it is, without the model's chat template")] = False,
     json_schema: Annotated[
         Path | None, typer.Option(help="a file with a JSON schema that the answer has to fit")
     ] = None,
-    context: Context = None,
-    weights: Weights = None,
-    cache: Cache = None,
-    activations: Activations = None,
-    target: Target = "host",
-    threads: Threads = 0,
-    adapter: Adapter = None,
-    draft: Draft = None,
-    speculate: Speculate = None,
     mesh: options.Mesh = None,
 ) -> None:
     """Generate text with a language model; it is written as it comes."""
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+    asked.sampling()
     constraint = None if json_schema is None else Constraint.of(_read(json_schema, "--json-schema"))
-    compiling = _compiling(context, weights, cache, activations, target)
-    compiling["mesh"] = axes = options.mesh(mesh)
+    axes = options.mesh(mesh)
     ranks = opening.ranks(model, axes)
     if ranks > 1 and launch.rank() is not None and prompt == "-":
         raise InputError(
             "-: mpirun gives standard input to the first rank alone; luminal generate starts mpirun itself"
         )
-    if ranks > 1 and draft is not None:
+    if ranks > 1 and asked.draft is not None:
         raise InputError("--draft: drafts are for a model on one rank: leave out --draft or --mesh")
     given = sys.stdin.read() if prompt == "-" else prompt
     if ranks > 1 and launch.rank() is None:
-        threads = threads or max(1, device.cpus() // ranks)
-        told = {
-            "--max-tokens": max_tokens, "--temperature": temperature, "--top-k": top_k, "--top-p": top_p,
-            "--min-p": min_p, "--repetition-penalty": repetition_penalty, "--seed": seed, "--system": system,
-            "--json-schema": json_schema, "--adapter": adapter, "--threads": threads,
-        }  # fmt: skip
-        flags = [*(["--raw"] if raw else []), *(f"--stop={text_}" for text_ in stop or ())]
-        flags += [f"{option}={value}" for option, value in told.items() if value is not None]
-        raise typer.Exit(_on_ranks(ranks, model, compiling, threads, adapter, [*flags, "--"], given))
-    lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
-    asked = Options(
-        max_tokens, sampling, tuple(stop or ()), constraint=constraint, adapter=_number(adapter),
-        draft=_drafting(draft, compiling, threads),
-    )  # fmt: skip
-    if raw and system is not None:
+        how = replace(how, threads=how.threads or max(1, device.cpus() // ranks))
+        raise typer.Exit(_on_ranks(ranks, model, asked, how, axes, raw, json_schema, given))
+    lm = _adapted(model, asked, how, mesh=axes)
+    wanted = asked.options(_drafting(asked.draft, how), constraint)
+    if raw and asked.system is not None:
         raise InputError("--system: a prompt as it is has no place for it: leave out --raw")
-    if not raw and system is not None and not lm.tokenizer.template:
+    if not raw and asked.system is not None and not lm.tokenizer.template:
         raise InputError("--system: the model has no chat template")
     chat_ = not raw and bool(lm.tokenizer.template)
-    _written(lm.generator, [*_told(system), {"role": "user", "content": given}] if chat_ else given, asked)
+    _written(lm.generator, [*asked.told(), {"role": "user", "content": given}] if chat_ else given, wanted)
 
 
-def chat(
-    model: Model,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    system: System = None,
-    context: Context = None,
-    weights: Weights = None,
-    cache: Cache = None,
-    activations: Activations = None,
-    target: Target = "host",
-    threads: Threads = 0,
-    adapter: Adapter = None,
-    draft: Draft = None,
-    speculate: Speculate = None,
-) -> None:
+def chat(model: Model, asked: Asked, how: Opened) -> None:
     """Chat with a language model: a line each way. An empty line begins a new chat, the end of input ends."""
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+    asked.sampling()
     _check_alone(model)
-    compiling = _compiling(context, weights, cache, activations, target)
-    lm = _adapted(model, compiling, threads, adapter, _speculated(model, draft, speculate))
-    draft_ = _drafting(draft, compiling, threads)
-    asked = Options(max_tokens, sampling, tuple(stop or ()), adapter=_number(adapter), draft=draft_)
-    messages = _told(system)
+    lm = _adapted(model, asked, how)
+    wanted = asked.options(_drafting(asked.draft, how))
+    messages = asked.told()
     for line in _lines():
         if not line.strip():
-            messages = _told(system)
+            messages = asked.told()
             err.print("a new chat", style="dim", highlight=False)
             continue
         messages.append({"role": "user", "content": line})
         try:
-            answer = _written(lm.generator, messages, asked)
+            answer = _written(lm.generator, messages, wanted)
         except InputError as error:  # a chat that is too long, say: another may begin
             messages.pop()
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
@@ -184,50 +169,40 @@ def chat(
         messages.append({"role": "assistant", "content": answer})
 
 
-def _number(adapter: Path | None) -> int | None:
-    return None if adapter is None else 0
-
-
-def _compiling(
-    context: int | None, weights: str | None, cache: str | None, activations: str | None, target: str
-) -> dict[str, Any]:
-    return {"context": context, "weights": weights, "cache": cache, "activations": activations, "target": target}
-
-
-def _speculated(model: Path, draft: str | None, speculate: int | None) -> int | None:
-    """How many drafts a step of the model is to verify; None where it is compiled, and says so itself."""
-    return DRAFTS if draft is not None and speculate is None and not opening.is_compiled(model) else speculate
-
-
-def _drafting(draft: str | None, compiling: Mapping[str, Any], threads: int) -> LanguageModel | str | None:
+def _drafting(draft: str | None, how: Opened) -> LanguageModel | str | None:
     """What drafts: another model is compiled as the first is, if it is not compiled yet."""
     if draft is None or draft == LOOKUP:
         return draft
-    return _opened(Path(draft), {} if opening.is_compiled(Path(draft)) else compiling, threads)
+    return _compiled(Path(draft), Opened(threads=how.threads) if opening.is_compiled(Path(draft)) else how)
 
 
-def _adapted(
-    model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None, speculate: int | None
-) -> LanguageModel:
-    """The model, with the adapter in its first place if there is one."""
-    options = {**compiling, "speculate": speculate}
-    lm = _opened(model, options, threads, adapters=() if adapter is None else (adapter,))
+def _adapted(model: Path, asked: Asked, how: Opened, **more: Any) -> LanguageModel:
+    """The model, with the adapter in its first place if there is one. A compiled model says itself how many drafts a
+    step verifies."""
+    adapter, speculate = asked.adapter, asked.speculate
+    if asked.draft is not None and speculate is None and not opening.is_compiled(model):
+        speculate = DRAFTS
+    lm = _compiled(model, how, adapters=() if adapter is None else (adapter,), speculate=speculate, **more)
     if adapter is not None:
         lm.load_adapter(0, adapter)
     return lm
 
 
 def _on_ranks(
-    ranks: int, model: Path, compiling: Mapping[str, Any], threads: int, adapter: Path | None, flags: Sequence[str],
-    prompt: str,
+    ranks: int, model: Path, asked: Asked, how: Opened, mesh: dict[str, int] | None, raw: bool,
+    json_schema: Path | None, prompt: str,
 ) -> int:  # fmt: skip
     """Generates on so many ranks of this machine, which ``mpirun`` starts; its exit code. A checkpoint is compiled
     before, once for all of them."""
+    given = {**asdict(replace(asked, draft=None, speculate=None)), "json_schema": json_schema, "threads": how.threads}
+    texts = given.pop("stop") or ()
+    flags = [*(["--raw"] if raw else []), *(f"--stop={text_}" for text_ in texts)]
+    flags += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
     with tempfile.TemporaryDirectory(prefix="luminal-") as folder:
-        if compiling["mesh"] is not None:
-            lm = _opened(model, compiling, threads, adapters=() if adapter is None else (adapter,))
+        if mesh is not None:
+            lm = _compiled(model, how, adapters=() if asked.adapter is None else (asked.adapter,), mesh=mesh)
             model = lm.export(Path(folder) / "model", python_module=False)
-        return launch.start(ranks, [sys.executable, "-m", "luminal", "generate", *flags, str(model), prompt])
+        return launch.start(ranks, [sys.executable, "-m", "luminal", "generate", *flags, "--", str(model), prompt])
 
 
 def _check_alone(model: Path) -> None:
@@ -235,10 +210,6 @@ def _check_alone(model: Path) -> None:
     ranks = opening.ranks(model, None)
     if ranks > 1:
         raise InputError(f"{str(model)!r} is compiled for a mesh of {ranks} processes: luminal generate runs it")
-
-
-def _told(system: str | None) -> list[dict[str, str]]:
-    return [] if system is None else [{"role": "system", "content": system}]
 
 
 def _lines() -> Iterator[str]:
@@ -291,6 +262,7 @@ def serve(
         list[Path],
         typer.Argument(help="a language model, as for generate; or encoders of text and exported folders of others"),
     ],
+    how: Opened,
     host: Annotated[str, typer.Option(help="the address to listen at; 0.0.0.0: all of this machine's")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="the port; 0: any that is free")] = 8000,
     name: Annotated[
@@ -306,12 +278,6 @@ def serve(
     adapter: Annotated[
         list[str] | None, typer.Option(help="NAME=FOLDER: an adapter (LoRA), a model of its own; may be repeated")
     ] = None,
-    context: Context = None,
-    weights: Weights = None,
-    cache: Cache = None,
-    activations: Activations = None,
-    target: Target = "host",
-    threads: Threads = 0,
 ) -> None:
     """Serve models over HTTP: a language model or embeddings as OpenAI's interface has them, others by the Open
     Inference Protocol."""
@@ -331,15 +297,19 @@ def serve(
         with Display(err) as display:
             made = {
                 path: opening.encoder(
-                    path, context=context, weights=weights, threads=threads, target=target, progress=display.report
+                    path,
+                    context=how.context,
+                    weights=how.weights,
+                    threads=how.threads,
+                    target=how.target,
+                    progress=display.report,
                 )
                 for path in encoders
             }
-        app = serving.plain_models(model, name, threads, limits, made)
+        app = serving.plain_models(model, name, how.threads, limits, made)
     else:
         _check_alone(model[0])
-        compiling = _compiling(context, weights, cache, activations, target)
-        lm = _opened(model[0], compiling, threads, slots, list(adapters.values()))
+        lm = _compiled(model[0], how, slots, list(adapters.values()))
         app = serving.application(lm, name or opening.name_of(model[0]), limits, adapters)
     serving.run(app, host, port, lambda where: err.print(f"listening at {where}", highlight=False))
 

@@ -16,6 +16,7 @@ from luminal.console import err, out, say
 from luminal.core.errors import InputError
 from luminal.display import Display
 from luminal.options import (
+    Activations,
     Algebra,
     Constants,
     Dims,
@@ -54,6 +55,7 @@ def plan(
     precision: Precision = None,
     algebra: Algebra = None,
     weights: Weights = None,
+    activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
     threads: Threads = 0,
@@ -64,7 +66,7 @@ def plan(
     if axes is None:
         raise InputError("--mesh: expected an axis of a mesh at least, such as --mesh tensor=2")
     with Display(err) as display:
-        chosen = options.choices(target, precision, algebra, weights, None, dim, constant, threads)
+        chosen = options.choices(target, precision, algebra, weights, None, activations, dim, constant, threads)
         del chosen["winograd"]
         found = api.plan(
             model, mesh=axes, shard=options.shard(shard), link=link, node=node, measured=measured,

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 from zipfile import BadZipFile
 
 import numpy as np
@@ -237,10 +239,39 @@ Link = Annotated[str | None, typer.Option(help="what joins the processes of a me
 
 def choices(
     target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
-    dim: list[str] | None, constant: list[str] | None, threads: int,
+    activations: str | None, dim: list[str] | None, constant: list[str] | None, threads: int,
 ) -> dict[str, Any]:  # fmt: skip
     """The options of several commands as arguments of the functions that these call."""
     return {
         "target": target, "precision": precision, "algebra": algebra, "weights": weights, "winograd": winograd,
-        "dims": dims(dim), "constants": arrays(constant, "--constant"), "threads": threads,
+        "activations": activations, "dims": dims(dim), "constants": arrays(constant, "--constant"), "threads": threads,
     }  # fmt: skip
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` as typer takes it, where parameters that are dataclasses stand for options of several commands: each
+    field is an option with its default."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    single: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name in groups:
+            hints = get_type_hints(groups[parameter.name], include_extras=True)
+            single += [
+                inspect.Parameter(
+                    field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                )
+                for field in fields(groups[parameter.name])
+            ]
+        else:
+            single.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__annotations__ = {}
+    called.__signature__ = inspect.Signature(single)  # type: ignore[attr-defined]
+    return called

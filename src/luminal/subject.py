@@ -22,14 +22,18 @@ from luminal.view.collect import collect
 from luminal.view.page import page as page_of
 
 
+def target(choices: Mapping[str, Any]) -> targets.Target:
+    """The target of ``choices``."""
+    return arguments.target(choices["target"], choices["precision"], 0, choices["algebra"])
+
+
 def drawn(
-    model: Path, size: list[str] | None, target: targets.Target, weights: str | None, winograd: float | None,
-    dims: dict[str, tuple[int, ...]], constants: dict[str, NDArray[Any]], threads: int, display: Display,
-    precision: str | None = None,
-) -> tuple[Module, dict[str, NDArray[Any]], str]:  # fmt: skip
-    """A model compiled, inputs of the sizes that are asked for, and these sizes in words."""
+    model: Path, size: list[str] | None, choices: Mapping[str, Any], display: Display
+) -> tuple[Module, dict[str, NDArray[Any]], str]:
+    """A model compiled by ``choices``, inputs of the sizes that are asked for, and these sizes in words."""
+    choices = dict(choices)
     display.report("import", 0.0)
-    graph = luminal.read(model, dims=dims, constants=constants)
+    graph = luminal.read(model, dims=choices.pop("dims"), constants=choices.pop("constants"))
     display.report("import", 1.0)
     sizes = drawing.sizes(graph) | options.sizes(size)
     unknown = sorted(set(sizes) - {d.name for d in graph.dims})
@@ -44,10 +48,7 @@ def drawn(
                 f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
                 f"--dim {d.name}=LOW:HIGH sets others"
             )
-    module = luminal.compile(
-        graph, target=target, precision=precision, weights=weights, winograd=winograd, threads=threads,
-        progress=display.report,
-    )  # fmt: skip
+    module = luminal.compile(graph, **choices, progress=display.report)
     assert isinstance(module, Module)
     at = ", ".join(f"{name}={value}" for name, value in sizes.items())
     return module, drawing.draw(graph, sizes), f" at {at}" if at else ""
@@ -79,13 +80,9 @@ def page(
         module = luminal.load(model, threads=threads)
         values = for_folder(module, given) if time else {}
     else:
-        target = arguments.target(choices["target"], choices["precision"], 0, choices["algebra"])
-        weights, winograd, dims, constants = (choices[key] for key in ("weights", "winograd", "dims", "constants"))
-        module, values, _ = drawn(
-            model, size, target, weights, winograd, dims, constants, threads, display, choices["precision"]
-        )
+        module, values, _ = drawn(model, size, choices, display)
         values |= given
-        time = time and targets.supported(target)
+        time = time and targets.supported(target(choices))
     profile = None
     if time:
         try:

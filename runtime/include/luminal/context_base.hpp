@@ -139,10 +139,10 @@ class ContextBase : public InPlace {
         if (!fresh_) return;
         for (const State& state : library_.model().states) {
             const size_t bytes = static_cast<size_t>(state.bytes);
-            if (state.initial < 0) memset(states + state.offset, 0, bytes);
-            else memcpy(states + state.offset, weights + state.initial, bytes);
+            if (state.initial >= 0) memcpy(states + state.offset, weights + state.initial, bytes);
+            else if (!untouched_) memset(states + state.offset, 0, bytes);
         }
-        fresh_ = false;
+        fresh_ = untouched_ = false;
     }
 
     /// Tells which step of the model raised a status.
@@ -176,6 +176,7 @@ class ContextBase : public InPlace {
     const void** inputs_ = nullptr;
     void** outputs_ = nullptr;
     bool fresh_ = true;  // the states are yet to be given their first values
+    bool untouched_ = false;  // their memory is all zeros, and takes none until rows of it are written
     Message error_;
 
   private:

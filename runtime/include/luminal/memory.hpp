@@ -49,6 +49,9 @@ class Allocator {
         return allocate_aligned(ALIGNMENT, bytes);
     }
 
+    /// Whether a block of that size consists of zeros when it is new.
+    bool zeroes(size_t bytes) const { return PAGES_ARE_ZERO && allocate_ == nullptr && bytes >= MAPPED; }
+
     /// Brings in the pages of a block before they are needed. A wish, as huge pages are.
     void touch(void* memory, size_t bytes) const {
         if (allocate_ == nullptr && bytes >= MAPPED) touch_pages(memory, round_up(bytes, page_bytes()));

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luminal import api, meshes
+from luminal import api, arguments, meshes
 from luminal.codegen import interface
 from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.schedule.numeric import activations as activations_
@@ -26,7 +26,7 @@ from luminal.module import Module
 from luminal.progress import Progress
 
 _CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
-_MOST_ADAPTERS = 4096
+_MOST, _MOST_ADAPTERS = (1 << 24) - 1, 4096
 
 
 def compile(
@@ -75,9 +75,9 @@ def compile(
     if cache not in TYPES:
         raise InputError(f"cache: expected {' or '.join(TYPES)}, found {cache!r}")
     for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 24):
+        if size is not None and not arguments.is_whole(size, 1, _MOST):
             raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
-    if isinstance(speculate, bool) or not isinstance(speculate, int) or not 0 <= speculate < (chunk or _CHUNK):
+    if not arguments.is_whole(speculate, 0, (chunk or _CHUNK) - 1):
         raise InputError(
             f"speculate: expected a number of drafts from 0 to {(chunk or _CHUNK) - 1}, below the tokens that are "
             f"computed at once (chunk), found {speculate!r}"
@@ -118,7 +118,7 @@ def compile(
                 raise UnsupportedError(f"{what}: expected {none} for this model, found {given!r}: {why}")
     for what, size, most in (("adapters", adapters, _MOST_ADAPTERS), ("rank", rank, MOST_RANK)):
         least = 0 if what == "adapters" else 1
-        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
+        if not arguments.is_whole(size, least, most):
             raise InputError(f"{what}: expected a number from {least} to {most}, found {size!r}")
     chunk = min(context, _CHUNK if chunk is None else chunk)
     room = Room(context, slots, chunk, adapters, rank if adapters else 0, cache, speculate=min(speculate, chunk - 1))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from luminal import api
+from luminal import api, arguments
 from luminal.codegen import interface
 from luminal.core.errors import InputError
 from luminal.core.target import Target
@@ -13,30 +13,31 @@ from luminal.llm.compiler import opened
 from luminal.module import Module
 from luminal.progress import Progress
 
-_MOST = 1 << 24
+_MOST = (1 << 24) - 1
+
+
+class Options(TypedDict, total=False):
+    """Options of ``luminal.compile``."""
+
+    weights: str | None
+    target: str | Target
+    precision: str | None
+    threads: int
+    emulate: bool
+    search: str
+    progress: Progress | None
 
 
 def compile_encoder(
-    source: Any,
-    *,
-    context: int | None = None,
-    batch: int = 1,
-    weights: str | None = None,
-    target: str | Target = "host",
-    precision: str | None = None,
-    name: str | None = None,
-    threads: int = 0,
-    emulate: bool = False,
-    search: str = "none",
-    progress: Progress | None = None,
+    source: Any, *, context: int | None = None, batch: int = 1, name: str | None = None, **options: Unpack[Options]
 ) -> Module:
     """Compile an encoder of text (BERT, RoBERTa, XLM-RoBERTa, DistilBERT) to a native library, and load it.
 
     ``source`` is a folder with ``config.json`` and safetensors, or a model of transformers in memory. The library takes
     ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where the model has kinds of text, ``int64[batch,
     length]`` each, and gives ``last_hidden_state float32[batch, length, width]``: of up to ``batch`` texts, of up to
-    ``context`` tokens, by default as many as the model has places for. The other arguments are those of
-    ``luminal.compile``.
+    ``context`` tokens, by default as many as the model has places for. ``name`` is that of the library. ``weights``,
+    ``target``, ``precision``, ``threads``, ``emulate``, ``search`` and ``progress`` are as for ``luminal.compile``.
 
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
@@ -44,12 +45,9 @@ def compile_encoder(
     encoder = Encoder(opened(source))
     context = encoder.made_for if context is None else context
     for what, size, most in (("context", context, encoder.made_for), ("batch", batch, _MOST)):
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= most:
+        if not arguments.is_whole(size, 1, most):
             raise InputError(f"{what}: expected a number from 1 to {most}, found {size!r}")
     called = interface.library_name(encoder.kind.replace("-", "_")) if name is None else name
-    module = api.compile(
-        encoder.graph(called, batch, context), weights=weights, target=target, precision=precision, name=called,
-        threads=threads, emulate=emulate, search=search, progress=progress,
-    )  # fmt: skip
+    module = api.compile(encoder.graph(called, batch, context), name=called, **options)
     assert isinstance(module, Module)
     return module

@@ -87,7 +87,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a folder with ``tokenizer.json``, as transformers and ``luminal.llm`` write it, of such a file
     itself, or of the metadata of a GGUF file. Raises ModelError where there is none, or it cannot be read."""
     if isinstance(source, Mapping):
-        return gguf(source)
+        return of(gguf_vocabulary.read(source).files(), "the GGUF file's vocabulary")
     path = Path(source)
     folder = path.parent if path.name == FILE else path
     return of({name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}, str(folder))
@@ -111,14 +111,6 @@ def of(files: Mapping[str, bytes], where: str) -> Tokenizer:
     stops = [*stops, *(() if own is None else (own,))]
     template, with_tools = _templates(files, tokens.get("chat_template"))
     return Tokenizer(tokenizer, stops, special, template, with_tools)
-
-
-def gguf(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a GGUF file's ``metadata``. Raises ModelError where it has none, or one of an unknown kind."""
-    package = require("tokenizers", "llm", "a tokenizer")
-    found = gguf_vocabulary.read(metadata)
-    tokenizer = _reading("the GGUF file's vocabulary", lambda: package.Tokenizer.from_str(json.dumps(found.json)))
-    return Tokenizer(tokenizer, found.stops, found.special, found.template)
 
 
 def _reading(where: Any, read: Callable[[], Any]) -> Any:

@@ -119,6 +119,7 @@ inline void free_aligned(void* memory) { free(memory); }
 inline size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }  // not 4 KiB everywhere
 
 /// Whole pages of zeros, which take memory once they are touched; null if there is none.
+inline constexpr bool PAGES_ARE_ZERO = true;
 inline void* map_pages(size_t bytes) {
 #ifdef MAP_NORESERVE
     constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

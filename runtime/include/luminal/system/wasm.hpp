@@ -81,6 +81,7 @@ inline void free_aligned(void* memory) { free(memory); }
 inline size_t page_bytes() { return 4096; }  // of what is allocated; pages of the machine are never given back
 
 /// Memory of the C library, which is not zero; null if there is none.
+inline constexpr bool PAGES_ARE_ZERO = false;
 inline void* map_pages(size_t bytes) { return allocate_aligned(page_bytes(), bytes); }
 inline void unmap_pages(void* pages, size_t) { free(pages); }
 inline void protect_pages(void*, size_t) {}

@@ -136,6 +136,7 @@ inline void free_aligned(void* memory) { _aligned_free(memory); }
 inline size_t page_bytes() { return 4096; }
 
 /// Whole pages of zeros, which take memory once they are touched; null if there is none.
+inline constexpr bool PAGES_ARE_ZERO = true;
 inline void* map_pages(size_t bytes) {
     return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
 }
