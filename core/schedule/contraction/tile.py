@@ -41,6 +41,24 @@ def choose_tile(
     evict each other from the first-level cache, and every step waits for the second: 14 x 2 takes 1.3 times as long. So
     a tile has no more rows than there are ways.
     """
+    tiles, cycles = _tiles(target, found, prologue, widest, unit)
+    about = (f"packed in {columns_of_b}", f"at most {widest}")
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+
+
+def least_cycles(target: Target, found: Contraction) -> float:
+    """The estimated cycles of a contraction in tiles of vectors that suit it best."""
+    return min(_tiles(target, found)[1])
+
+
+def _tiles(
+    target: Target,
+    found: Contraction,
+    prologue: Prologue | None = None,
+    widest: int = 1 << 30,
+    unit: MatrixUnit | None = None,
+) -> tuple[list[Tile], Iterable[float]]:
+    """The tiles that ``choose_tile`` chooses from, and the estimated cycles with each."""
     lanes = target.lanes(found.dtype) if unit is None else unit.columns
     group = 1 if unit is None else unit.group
     size = found.dtype.itemsize if unit is None else group * unit.right.itemsize
@@ -69,8 +87,7 @@ def choose_tile(
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     cycles = (cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
-    about = (f"packed in {columns_of_b}", f"at most {widest}")
-    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+    return tiles, cycles
 
 
 def _chosen(

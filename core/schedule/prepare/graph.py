@@ -24,9 +24,9 @@ from luminal.core.schedule.contraction.contraction import Contraction, Operand, 
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
-from luminal.core.schedule.contraction.roles import run_axes
+from luminal.core.schedule.contraction.roles import exchanged, run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, on_unit
-from luminal.core.schedule.contraction.tile import block_tile, choose_tile, lines
+from luminal.core.schedule.contraction.tile import block_tile, choose_tile, least_cycles, lines
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
@@ -107,7 +107,7 @@ def prepare(
                 contraction = found[node].moved(replaced.__getitem__)
                 if node in innermost:
                     kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
-                    contraction = replace(contraction, along_rows=kept[innermost[node]] in contraction.m)
+                    contraction = _along_columns(contraction, kept[innermost[node]], target)
                 made = _prepared(contraction, target, packings, runs)
         if made is not None:
             new, contractions[made.node] = made.node, made.contraction
@@ -135,6 +135,17 @@ def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
             elif node.op is ops.VIEW and innermost in node.attr.index:
                 found.setdefault(x, node.attr.index.index(innermost))
     return found
+
+
+def _along_columns(found: Contraction, innermost: int, target: Target) -> Contraction:
+    """``found``, whose result has the axis ``innermost`` innermost in memory. Where that is one of rows, A and B take
+    each other's place if the estimate says so: what is stored across memory has to be transposed, and where a step of
+    training updates it, it is read so, too."""
+    found = replace(found, along_rows=innermost in found.m)
+    if not found.along_rows or target.grid is not None or (other := exchanged(found)) is None:
+        return found
+    other = replace(other, along_rows=False)
+    return min(found, other, key=lambda either: least_cycles(target, either))
 
 
 def _prepared_steps(
