@@ -67,6 +67,7 @@ class Fuser:
         self.home: dict[Node, Cluster] = {}  # the cluster of each member
         self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
+        self.turned = {c.a.source for c in contractions.values() if c.runs and c.tile is not None and not c.tile.unit}
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
         self.ancestors: list[int] = []  # of each cluster: a bit for every cluster that it depends on
@@ -213,6 +214,9 @@ class Fuser:
     def _place(self, node: Node) -> None:
         if node in self.contractions:
             self._new_cluster(node, "contraction", node.shape)
+            return
+        if node in self.turned and node.op is ops.CONTIGUOUS:  # what it copies is stored as others read it
+            self._new_cluster(node, "map", node.shape)
             return
         if loops.is_steps(node):
             self._place_steps(node)
