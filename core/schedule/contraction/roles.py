@@ -52,8 +52,8 @@ def _depends(x: Operand, product: Node, axis: int) -> bool:
 
 
 def _assigned(shape: Shape, dtype: DType, summed: Collection[int], a: Operand, b: Operand) -> Contraction | None:
-    """The sum along the axes ``summed`` of products of that ``shape``, with ``a`` as A and ``b`` as B; None if some axis
-    has no role, or N or K is empty."""
+    """The sum along the axes ``summed`` of products of that ``shape``, with ``a`` as A and ``b`` as B; None if some
+    axis has no role, or N or K is empty."""
     groups: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
     over = ir.axes(shape)
     for position, axis in enumerate(over):

@@ -80,7 +80,9 @@ def _merged(found: Contraction, target: Target) -> Contraction | None:
         return None
     if not masked:
         over = found.axes
-        found = replace(found, a=copied_along(found.a, (*moved_along(found.a, over[window]), *moved_along(found.a, over[run]))))
+        found = replace(
+            found, a=copied_along(found.a, (*moved_along(found.a, over[window]), *moved_along(found.a, over[run])))
+        )
     merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
     at = list(ir.axes(merged))
     at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
