@@ -35,12 +35,14 @@ def computed_again(
     first; ``users`` are those of each node through views, ``products`` sums that tiles compute, ``kept`` is what has a
     place of its own, and ``changing`` what another value takes the place of."""
     level = _levels(order, products)
-    late = [n for n in order if n.op.kind is Kind.ELEMENTWISE and _is_read_later(n, users, level)]
+    factors = {n for n in order if n.op is ops.MUL and users[n] and all(u in products for u in users[n])}
+    single = [n for n in order if n.op.kind is Kind.ELEMENTWISE and n not in factors]
+    late = [n for n in single if _is_read_later(n, users, level)]
     if not late:
         return set()
-    stored = {n for n in order if n.op.kind is Kind.SOURCE or n in kept or _is_loaded(n, users, products)}
+    stored = {n for n in order if n.op.kind is Kind.SOURCE or n in kept or _is_loaded(n, users, products, factors)}
     cheap: dict[Node, int] = {}  # and how many operations lead to each from a value that is not cheap
-    for node in order:
+    for node in single:
         if node in stored or not _is_cheap(node, users) or not set(changing).isdisjoint(_operands(node)):
             continue
         length = 1 + max((cheap.get(x, 0) for x in _operands(node)), default=0)
@@ -91,12 +93,10 @@ def _is_read_later(node: Node, users: Users, level: Mapping[Node, int]) -> bool:
     return False
 
 
-def _is_loaded(node: Node, users: Users, products: Collection[Node]) -> bool:
+def _is_loaded(node: Node, users: Users, products: Collection[Node], factors: Collection[Node]) -> bool:
     """Whether ``node`` lies in memory for what reads it: tiles, look-ups, loops; and reductions, of a product."""
     for user in users[node]:
-        if user.op is ops.MUL and users[user] and all(u in products for u in users[user]):
-            return True
-        if user.op is ops.CAST and _is_loaded(user, users, products):
+        if user in factors or (user.op is ops.CAST and _is_loaded(user, users, products, factors)):
             return True
         if user.op.kind not in (Kind.ELEMENTWISE, Kind.REDUCE) or (user.op.kind is Kind.REDUCE and node in products):
             return True
