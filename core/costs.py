@@ -141,6 +141,7 @@ class Kernels:
     """Which values share a kernel, on CPUs and on GPUs; estimated (layouts-and-fusion.md)."""
 
     decoding: int = 4  # operations, at most, that compute a value from a narrower one again wherever it is used
+    again: int = 8  # operations, at most, by which a value is computed again for a later kernel instead of stored
     sources: int = (
         16  # values that a kernel reads, at most: processors prefetch so many streams, Metal binds 31 buffers
     )

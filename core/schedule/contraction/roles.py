@@ -7,13 +7,16 @@ that index one operand dimension together are a window, so a convolution is a co
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
-from luminal.core.ir import Node
+from luminal.core.ir import Node, Shape
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 
 def contraction_of(node: Node) -> Contraction | None:
@@ -32,20 +35,31 @@ def contraction_of(node: Node) -> Contraction | None:
         ((left, right), (right, left)),
         key=lambda pair: (not is_constant(pair[1].source), not _depends(pair[1], product, innermost)),
     )
-    return next((found for a, b in ranked if (found := _assigned(node, product, a, b)) is not None), None)
+    assigned = (_assigned(product.shape, product.dtype, node.attr.axes, a, b) for a, b in ranked)
+    return next((found for found in assigned if found is not None), None)
+
+
+def exchanged(found: Contraction) -> Contraction | None:
+    """The contraction with A and B in each other's place, so that rows of its result are columns; None if it is none,
+    or if B is constant, and packed where it is compiled."""
+    if is_constant(found.b.source) or found.prologue is not None:
+        return None
+    return _assigned(found.shape, found.dtype, found.k, found.b, found.a)
 
 
 def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 
 
-def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction | None:
-    """The contraction with ``a`` as A and ``b`` as B; None if some axis has no role, or N or K is empty."""
+def _assigned(shape: Shape, dtype: DType, summed: Collection[int], a: Operand, b: Operand) -> Contraction | None:
+    """The sum along the axes ``summed`` of products of that ``shape``, with ``a`` as A and ``b`` as B; None if some
+    axis has no role, or N or K is empty."""
     groups: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
-    for position, axis in enumerate(ir.axes(product.shape)):
+    over = ir.axes(shape)
+    for position, axis in enumerate(over):
         variable = sym.as_var(axis)
         in_a, in_b = variable in a.variables, variable in b.variables
-        if position in node.attr.axes:
+        if position in summed:
             if variable is not None and not (in_a and in_b):
                 return None
             groups["k"].append(position)
@@ -55,9 +69,8 @@ def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction 
             return None
         else:
             groups["batch" if in_a and in_b else "m" if in_a else "n"].append(position)
-    if not groups["n"] or not any(product.shape[k] != 1 for k in groups["k"]):
+    if not groups["n"] or not any(shape[k] != 1 for k in groups["k"]):
         return None
-    over = ir.axes(product.shape)
     n = {sym.as_var(over[k]) for k in groups["n"]}
     k = {sym.as_var(over[k]) for k in groups["k"]} - {None}
     groups["k"].sort(key=lambda axis: not _in_window(a, over, axis, n | k))
@@ -68,7 +81,7 @@ def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction 
     if not all(sym.variables(c) <= b.variables for c in b.valid):
         return None  # B is packed, and masked, without axes of M
     batch, m, n_axes, k_axes = (tuple(groups[role]) for role in ("batch", "m", "n", "k"))
-    return Contraction(product.shape, product.dtype, batch, m, n_axes, k_axes, a, b)
+    return Contraction(shape, dtype, batch, m, n_axes, k_axes, a, b)
 
 
 def _in_window(a: Operand, over: tuple[Int, ...], axis: int, others: set[Var | None]) -> bool:

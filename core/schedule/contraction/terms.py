@@ -80,7 +80,9 @@ def _merged(found: Contraction, target: Target) -> Contraction | None:
         return None
     if not masked:
         over = found.axes
-        found = replace(found, a=copied_along(found.a, (*_places(found.a, over[window]), *_places(found.a, over[run]))))
+        found = replace(
+            found, a=copied_along(found.a, (*moved_along(found.a, over[window]), *moved_along(found.a, over[run])))
+        )
     merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
     at = list(ir.axes(merged))
     at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
@@ -103,7 +105,7 @@ def copied_apart(x: Operand, found: Contraction) -> Operand:
     where they had stride 2, were taps of a window, or digits of an axis. Axes of the source that the run does not move
     along stay."""
     over, run, source = found.axes, found.run, x.source
-    moved = _places(x, over[run])
+    moved = moved_along(x, over[run])
     kept = [d for d in range(source.rank) if d not in moved]
     within = {v for d in moved for v in sym.variables(x.index[d])}
     axes = [*(k for k, axis in enumerate(over) if sym.as_var(axis) in within and k != run), run]
@@ -124,7 +126,7 @@ def _window_of_run(found: Contraction) -> tuple[int, int]:
     if not outer or found.b.valid:
         return run, run
     window = outer[-1]
-    ends = [_places(found.a, over[k]) for k in (window, run)]
+    ends = [moved_along(found.a, over[k]) for k in (window, run)]
     if any(len(at) != 1 for at in ends) or ends[0] == ends[1]:
         return run, run
     ((position,), (term,)) = ends
@@ -144,7 +146,7 @@ def _lengthened(found: Contraction, group: int, target: Target) -> Contraction |
         return None
     longer = -(-extent // group) * group
     sides = (found.a, found.b)
-    places = [_places(x, term) for x in sides]
+    places = [moved_along(x, term) for x in sides]
     whole = all(
         len(at) == 1 and (x.index[at[0]], x.source.shape[at[0]]) == (term, extent)
         for x, at in zip(sides, places, strict=True)
@@ -173,9 +175,9 @@ def _filled_up(source: Node, axis: int, extent: int) -> Node:
     return ir.unary(ops.CONTIGUOUS, ir.view(source, shape, at, [source.shape[axis] - 1 - at[axis]], fill))
 
 
-def _places(x: Operand, axis: Int) -> list[int]:
+def moved_along(x: Operand, axis: Int) -> tuple[int, ...]:
     """The axes of the source of ``x`` whose index depends on ``axis``."""
-    return [k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(axis)]
+    return tuple(k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(axis))
 
 
 def _over(shape: ir.Shape, by: dict[sym.Var, Int], found: Contraction) -> Contraction:

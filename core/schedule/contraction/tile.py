@@ -45,6 +45,26 @@ def choose_tile(
     evict each other from the first-level cache, and every step waits for the second: 14 x 2 takes 1.3 times as long. So
     a tile has no more rows than there are ways.
     """
+    tiles, cycles = _tiles(target, found, prologue, widest, unit, scaled)
+    about = (f"packed in {columns_of_b}", f"at most {widest}", *(("scaled",) if scaled else ()))
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+
+
+def least_cycles(target: Target, found: Contraction) -> float:
+    """The estimated cycles of a contraction in tiles of vectors that suit it best."""
+    return min(_tiles(target, found)[1])
+
+
+def _tiles(
+    target: Target,
+    found: Contraction,
+    prologue: Prologue | None = None,
+    widest: int = 1 << 30,
+    unit: MatrixUnit | None = None,
+    scaled: bool = False,
+) -> tuple[list[Tile], Sequence[float]]:
+    """The tiles that ``choose_tile`` chooses from, and the estimated cycles with each; where these are to suit several
+    numbers of rows, how many times as long as the best each takes at worst."""
     lanes = target.lanes(found.dtype) if unit is None else unit.columns
     group = 1 if unit is None else unit.group
     size = found.dtype.itemsize if unit is None else group * unit.right.itemsize
@@ -83,11 +103,10 @@ def choose_tile(
         [cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles]
         for product in products
     ]
-    cycles = times[0]
-    if len(times) > 1:  # how many times as long as the best tile for a size, at worst
-        cycles = [max(own / min(of_size) for own, of_size in zip(each, times, strict=True)) for each in zip(*times, strict=True)]
-    about = (f"packed in {columns_of_b}", f"at most {widest}", *(("scaled",) if scaled else ()))
-    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+    if len(times) == 1:
+        return tiles, times[0]
+    best = [min(of_size) for of_size in times]  # how many times as long as the best tile for a size, at worst
+    return tiles, [max(own / of for own, of in zip(each, best, strict=True)) for each in zip(*times, strict=True)]
 
 
 def _chosen(

@@ -18,6 +18,7 @@ from luminal.core.ir import Node
 from luminal.core.matching import invert
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
+from luminal.core.schedule.fusion.again import computed_again, consumers
 from luminal.core.schedule.fusion.cluster import (
     Cluster,
     Fusion,
@@ -62,11 +63,13 @@ class Fuser:
         self.contractions = contractions
         self.measured = measured
         self.order = traverse.topological(roots, measured)
-        self.consumers = _consumers(self.order)
+        self.consumers = consumers(self.order)
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}  # the cluster of each member
         self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
+        self.again = computed_again(self.order, self.consumers, contractions, self.own_storage, replacing, costs.again)
+        self.turned = {c.a.source for c in contractions.values() if c.runs and c.tile is not None and not c.tile.unit}
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
         self.ancestors: list[int] = []  # of each cluster: a bit for every cluster that it depends on
@@ -112,6 +115,8 @@ class Fuser:
             return False
         if self._depth(node, None) > MOST_NESTED:
             return False
+        if node in self.again:
+            return True
         sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
         if not sources and node.op not in COSTLY:
             return True
@@ -213,6 +218,9 @@ class Fuser:
     def _place(self, node: Node) -> None:
         if node in self.contractions:
             self._new_cluster(node, "contraction", node.shape)
+            return
+        if node in self.turned and node.op is ops.CONTIGUOUS:  # what it copies is stored as others read it
+            self._new_cluster(node, "map", node.shape)
             return
         if loops.is_steps(node):
             self._place_steps(node)
@@ -574,15 +582,6 @@ def _extents(axes: tuple[Int, ...]) -> list[Int]:
 
 def _viewed(node: Node) -> Node:
     return node.inputs[0] if node.op is ops.VIEW else node
-
-
-def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
-    """For each node, the nodes other than views that read it, directly or through views."""
-    direct: dict[Node, list[Node]] = {n: [] for n in order}
-    for node in reversed(order):
-        for x in dict.fromkeys(node.inputs):
-            direct[x].extend(direct[node] if node.op is ops.VIEW else [node])
-    return {n: list(dict.fromkeys(users)) for n, users in direct.items()}
 
 
 def fuse(

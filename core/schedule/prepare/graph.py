@@ -8,6 +8,7 @@ absorb.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -25,9 +26,9 @@ from luminal.core.schedule.contraction.contraction import Contraction, Operand, 
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
-from luminal.core.schedule.contraction.roles import run_axes
-from luminal.core.schedule.contraction.terms import copied_along, copied_apart, on_unit
-from luminal.core.schedule.contraction.tile import block_tile, choose_tile, lines
+from luminal.core.schedule.contraction.roles import exchanged, run_axes
+from luminal.core.schedule.contraction.terms import copied_along, copied_apart, moved_along, on_unit
+from luminal.core.schedule.contraction.tile import block_tile, choose_tile, least_cycles, lines
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
@@ -108,7 +109,7 @@ def prepare(
                 contraction = found[node].moved(replaced.__getitem__)
                 if node in innermost:
                     kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
-                    contraction = replace(contraction, along_rows=kept[innermost[node]] in contraction.m)
+                    contraction = _along_columns(contraction, kept[innermost[node]], target)
                 made = _prepared(contraction, target, packings, runs)
         if made is not None:
             new, contractions[made.node] = made.node, made.contraction
@@ -136,6 +137,17 @@ def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
             elif node.op is ops.VIEW and innermost in node.attr.index:
                 found.setdefault(x, node.attr.index.index(innermost))
     return found
+
+
+def _along_columns(found: Contraction, innermost: int, target: Target) -> Contraction:
+    """``found``, whose result has the axis ``innermost`` innermost in memory. Where that is one of rows, A and B take
+    each other's place if the estimate says so: what is stored across memory has to be transposed, and where a step of
+    training updates it, it is read so, too."""
+    found = replace(found, along_rows=innermost in found.m)
+    if not found.along_rows or target.grid is not None or (other := exchanged(found)) is None:
+        return found
+    other = replace(other, along_rows=False)
+    return min(found, other, key=lambda either: least_cycles(target, either))
 
 
 def _prepared_steps(
@@ -220,6 +232,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     found = replace(found, tile=tile, a=_in_memory(found.a), b=_in_memory(found.b))
     if tile.unit is not None:
         found = replace(found, a=_in_runs(found, target, runs))
+    elif target.packs and _strays(found, tile, target):
+        beside = copied_along(found.a, moved_along(found.a, found.axes[found.k[-1]]))
+        found = replace(found, a=beside, runs=(beside.source.rank - 1,))
     narrow = found.a.source.dtype
     if target.fragment(narrow, narrow) is not None:
         found = replace(found, b=_narrowed(found.b, narrow))
@@ -269,20 +284,46 @@ def _in_place(target: Target, found: Contraction, tile: Tile) -> Tile:
 
 
 def _evicts_itself(found: Contraction, tile: Tile, target: Target) -> bool:
-    """Whether all rows of B that a tile reads in place begin in one set of the first-level cache, and evict each other
-    before the next tile of rows reads them again: products of 1024 columns take twice as long as from panels. Where
-    samples have a B each, there are too few tiles of rows for panels to pay."""
-    along = sym.as_var(found.axes[found.k[-1]])
-    if found.batch or along is None or _row_tiles(found, tile) < target.costs.tiles.of_panel:
+    """Whether rows of B that a tile reads in place begin in few sets of the first-level cache, and evict each other
+    before the next tile of rows reads them again, so that panels pay. Where all begin in one set, products of 1024
+    columns take twice as long as from panels. Where samples have a B each, there are too few tiles of rows."""
+    held = _held(found.b, found, tile.columns, target)
+    if found.batch or held is None:
         return False
+    often = _row_tiles(found, tile)
+    if held > target.l1 // target.costs.memory.l1_way:
+        often *= found.b.source.dtype.itemsize / target.costs.prefetch.line  # the next cache still holds the lines
+    return often >= target.costs.tiles.of_panel
+
+
+def _strays(found: Contraction, tile: Tile, target: Target) -> bool:
+    """Whether all lines of A that a tile reads, whose rows lie side by side, fall into one set of the caches, and are
+    read again for so many panels that a copy pays in which terms lie side by side. Tiles of 6 rows take 1.4 times as
+    long without one; those of 14 have more to multiply while they wait."""
+    held = None if is_constant(found.a.source) or found.a.valid else _held(found.a, found, tile.rows, target)
+    if held is None or held > target.l1 // target.costs.memory.l1_way:
+        return False
+    return typical(found.count(found.n)) / tile.columns >= target.costs.tiles.of_panel * tile.rows
+
+
+def _held(x: Operand, found: Contraction, side: int, target: Target) -> int | None:
+    """How many terms the first-level cache holds of ``side`` neighbours of ``x``, where terms are apart in memory and
+    fall into few of its sets, fewer than a sum has; else None. Values are taken to be row-major."""
+    along = sym.as_var(found.axes[found.k[-1]])
+    if along is None:
+        return None
     place: Int = 0
-    for index, size in zip(found.b.index, found.b.source.shape, strict=True):
+    for index, size in zip(x.index, x.source.shape, strict=True):
         place = place * size + index
     linear, way = sym.coefficient(place, along), target.costs.memory.l1_way
     if linear is None or not isinstance(linear[0], int):
-        return False
-    crowded = linear[0] * found.b.source.dtype.itemsize % way == 0
-    return crowded and typical(found.count(found.k)) > target.l1 // way
+        return None
+    size = x.source.dtype.itemsize
+    apart = math.gcd(linear[0] * size, way)
+    if apart <= max(side * size, target.costs.prefetch.line):
+        return None
+    held = target.l1 // way * (way // apart)
+    return held if typical(found.count(found.k)) > held else None
 
 
 def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
