@@ -3,7 +3,7 @@ of them."""
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import luminal
 from luminal.cli import app
-from luminal.comparison import bisection, kernels
+from luminal.comparison import bisection, kernels, survival
 from luminal.comparison.report import Report
 from luminal.core import interp, ir, ops, rewrite, traverse
 from luminal.core import target as targets
@@ -108,24 +108,32 @@ def test_bisection_finds_every_place() -> None:
         assert bisection.least(39, fails) == first and len(asked) <= 6
 
 
-@pytest.fixture
-def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """``Vectorise`` that doubles what its loop stores."""
+def _wrong_stores(monkeypatch: pytest.MonkeyPatch, changed: Callable[[ln.Store], ln.Store]) -> None:
+    """``Vectorise`` that changes what its loop stores."""
     done = Vectorise.__call__
 
     def wrong(self: Vectorise, nest: ln.LoopNest) -> ln.LoopNest:
         def moved(statement: ln.Statement) -> ln.Statement:
             if isinstance(statement, ln.Loop):
                 return replace(statement, body=tuple(map(moved, statement.body)))
-            if isinstance(statement, ln.Store):
-                return replace(statement, value=ln.apply(ops.ADD, (statement.value, statement.value), None, f32))
-            return statement
+            return changed(statement) if isinstance(statement, ln.Store) else statement
 
         found = done(self, nest)
         return replace(found, body=tuple(map(moved, found.body)))
 
     monkeypatch.setattr(Vectorise, "__call__", wrong)
-    return
+
+
+@pytest.fixture
+def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Vectorise`` that doubles what its loop stores."""
+    _wrong_stores(monkeypatch, lambda s: replace(s, value=ln.apply(ops.ADD, (s.value, s.value), None, f32)))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Vectorise`` that stores beyond all memory."""
+    _wrong_stores(monkeypatch, lambda s: replace(s, offset=s.offset + (1 << 45)))
 
 
 def test_the_transform_is_named(doubled: None, tmp_path: Path) -> None:
@@ -139,6 +147,25 @@ def test_the_transform_is_named(doubled: None, tmp_path: Path) -> None:
     assert finding.stage == "scheduling" and finding.origin.name == "wave"
     assert finding.change.kind == "transform" and finding.change.name.startswith("Vectorise(")
     assert 1 <= finding.change.number <= finding.change.count
+
+
+def test_a_library_that_ends_its_process_is_found_too(elsewhere: None, tmp_path: Path) -> None:
+    x = ir.input_("x", (6, 40), f32)
+    y = ir.unary(ops.SIN, x)
+    graph = Graph("wave", (x,), (("y", y),), origins={y: (Origin("Sin", "wave"),)})
+    report = luminal.diff(graph, target=TARGET, save=tmp_path)
+    assert not report.ok and "Segmentation fault" in report.trials[0].rows[0].problem
+    finding = report.finding
+    assert finding is not None and finding.change is not None and finding.origin is not None
+    assert finding.origin.name == "wave" and finding.change.name.startswith("Vectorise(")
+
+
+def test_nothing_agrees_with_the_opposite() -> None:
+    for values in (np.array([0.0, np.nan, np.inf]), np.array([0, 5], np.int8), np.array([True, False]),
+                   np.array(["", "a"], object), np.array([1j, np.nan])):  # fmt: skip
+        other = survival.opposite(values)
+        assert other.dtype == values.dtype and other.shape == values.shape
+        assert not any(a == b or (a != a and b != b) for a, b in zip(values, other, strict=True))
 
 
 def test_kernels_of_a_right_compiler_are_right() -> None:

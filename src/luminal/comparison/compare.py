@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
 from luminal import mixed as by_operator
-from luminal.comparison import again, locate, losses, pairs, sides
+from luminal.comparison import again, locate, losses, pairs, sides, survival
 from luminal.comparison import inputs as drawing
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Interpreter
@@ -221,6 +221,15 @@ def _agrees(
 # ---- comparison ----------------------------------------------------------------------------------------------------
 
 
+def _run(module: Module, graph: Graph, values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The outputs by name, and what the run leaves of states."""
+    if graph.states:
+        module.reset()
+    found = module.run(values)
+    left = module.state if graph.states else {}
+    return found | {state.output: left[state.name] for state in graph.states}
+
+
 def _trial(
     made: str,
     values: Mapping[str, NDArray[Any]],
@@ -237,16 +246,16 @@ def _trial(
     except (IndexError, InputError) as error:
         raise InputError(f"the {made} inputs do not fit the model: {error}; pass inputs of your own") from error
     expected = source.reference.run(values)
-    if graph.states:
-        module.reset()
-    found = module.run(values)
-    if graph.states:
-        left = module.state
-        found |= {state.output: left[state.name] for state in graph.states}
+    fault = survival.fault(module, values)
+    if fault:
+        found = {name: survival.opposite(expected[name]) for name, _ in graph.outputs}
+    else:
+        found = _run(module, graph, values)
     strict = tolerance is None
     rows = [
         row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
     ]
+    rows = [replace(one, problem=fault) for one in rows] if fault else rows
     # Sizes that data decides are no part of the inputs.
     dims = {dim.name: oracle.dims[dim.name] for dim in graph.dims if dim.name in oracle.dims}
     return Trial(made, dims, tuple(rows))

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal import api
-from luminal.comparison import foreign
+from luminal.comparison import foreign, survival
 from luminal.comparison.references import Arrays, Reference
 from luminal.comparison.sources import REFERENCES, Source, kind_of, open_source
 from luminal.core import target as targets
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph
 from luminal.core.target import Target
 from luminal.module import Module, load
@@ -98,7 +98,11 @@ class Compiled:
         self.module, self.name, self.graph, self.target = module, name, graph, target
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The outputs by name, and what a run leaves of states."""
+        """The outputs by name, and what a run leaves of states. Raises ModelError where the library does not survive
+        it."""
+        fault = survival.fault(self.module, inputs)
+        if fault:
+            raise ModelError(f"{self.name}: {fault}")
         states = () if self.graph is None else self.graph.states
         if states:
             self.module.reset()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from luminal.process import Process
 from luminal.tuning.subject import Race
 
 HANG = 20.0  # seconds after which a contender that has begun is given up
@@ -45,7 +40,7 @@ class Racer:
 
     def __init__(self, hang: float = HANG) -> None:
         self.hang = hang
-        self._worker: tuple[subprocess.Popen[bytes], Connection] | None = None
+        self._process = Process("luminal.tuning.worker")
 
     def __enter__(self) -> Racer:
         return self
@@ -71,7 +66,7 @@ class Racer:
         """The samples of each contender and the values that it wrote; or which of them ended the process."""
         begun, reason = 0, f"it was not done after {self.hang:g} seconds"
         try:
-            connection = self._connected()
+            connection = self._process.connection
             connection.send(race)
             while connection.poll(self.hang):
                 message = connection.recv()
@@ -79,32 +74,11 @@ class Racer:
                     samples, written = message
                     return samples, written
                 begun = message
-            self.stop()
+            self._process.stop()
         except (EOFError, OSError):
-            code = self.stop()
-            reason = f"it ended its process: {signal.strsignal(-code) if code < 0 else f'exit code {code}'}"
+            reason = self._process.ended()
         return Fault(begun, reason)
 
-    def _connected(self) -> Connection:
-        """The connection to the process that runs contenders, which is started where there is none."""
-        if self._worker is None:
-            here, there = Pipe()
-            # In a session of its own, so that interrupts do not reach it; it ends with this process.
-            process = subprocess.Popen(
-                [sys.executable, "-m", "luminal.tuning.worker", str(there.fileno())], pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            there.close()
-            self._worker = process, here
-        return self._worker[1]
-
-    def stop(self) -> int:
-        """Ends the process, if there is one; its exit code."""
-        if self._worker is None:
-            return 0
-        (process, connection), self._worker = self._worker, None
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)  # where it is ending by itself, for the reason
-        process.kill()
-        connection.close()
-        return process.wait()
+    def stop(self) -> None:
+        """Ends the process, if there is one."""
+        self._process.stop()

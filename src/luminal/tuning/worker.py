@@ -8,22 +8,17 @@ samples of all and what they wrote. It ends with its parent.
 from __future__ import annotations
 
 import ctypes
-import os
 import statistics
-import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core.schedule.program.ir import ALIGNMENT, aligned
+from luminal.process import serve
 from luminal.runtime import loader
 from luminal.timing import race
 from luminal.tuning import subject
@@ -203,21 +198,11 @@ def given(work: Work) -> list[NDArray[Any]]:
     return [arrays[k] for k in read if k not in constants] + [np.zeros(size, np.uint8) for size in work.of.sizes]
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
-
-
 def main() -> None:
     """Runs races until there are no more."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(int(sys.argv[1]))
     libraries: dict[str, Library] = {}
     memories: dict[int, Memory] = {}
-    with suppress(EOFError, ConnectionError):
-        while True:
-            answer(connection.recv(), libraries, memories, connection.send)
+    serve(lambda connection: answer(connection.recv(), libraries, memories, connection.send))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+"""Whether a library survives a run, tried in another process first: a wrong kernel may write beyond its arrays."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.core.types import from_numpy
+from luminal.module import Module
+from luminal.process import Process
+
+SECONDS = 600.0  # that a run may take, on a machine that may be busy
+
+_process = Process("luminal.tried")
+atexit.register(_process.stop)
+
+
+def fault(module: Module, inputs: Mapping[str, Any]) -> str:
+    """How a run on ``inputs`` ends its process, in words; empty where it does not. Libraries that run on devices, or
+    on an emulation, which reports such faults itself, or on a mesh are not tried."""
+    if module.manifest.get("device", "cpu") != "cpu" or module.emulated or "mesh" in module.manifest:
+        return ""
+    given = {name: inputs[name] for name in module.input_names if name in inputs}
+    try:
+        connection = _process.connection
+        connection.send((str(module.folder), module.entry.name, given))
+        if connection.poll(SECONDS):
+            connection.recv()
+            return ""
+    except (EOFError, OSError):
+        return f"the library does not survive a run: {_process.ended()}"
+    _process.stop()
+    return f"the library does not survive a run: it was not done after {SECONDS:g} seconds"
+
+
+def opposite(values: NDArray[Any]) -> NDArray[Any]:
+    """An array of the same type and shape of which no element agrees, in the place of what a run did not write."""
+    dtype = from_numpy(values.dtype)
+    if dtype.kind in "fc":
+        return np.where(np.isnan(values), 0, np.nan).astype(values.dtype)
+    if dtype.is_text:
+        return np.where(values == "", "?", "").astype(values.dtype)
+    return np.where(values == 0, 1, 0).astype(values.dtype)

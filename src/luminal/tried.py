@@ -1,0 +1,22 @@
+"""The process in which libraries are tried (``comparison.survival``): ``python -m luminal.tried``."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from luminal.process import serve
+from luminal.runtime import loader
+
+
+def attempt(connection: Connection) -> None:
+    """Runs a library once, and answers if this process is still there. What a run raises is told when it is repeated
+    where its results are wanted."""
+    folder, entry, inputs = connection.recv()
+    with suppress(Exception):
+        loader.load(folder, other_weights=True).run(inputs, entry)
+    connection.send("survived")
+
+
+if __name__ == "__main__":
+    serve(attempt)
