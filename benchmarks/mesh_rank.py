@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Run: TypeAlias = Callable[[], float]  # seconds that it has spent in exchanges with others
+Run: TypeAlias = Callable[[], tuple[float, float]]  # seconds of it that exchanges with others began in, and waited
 
 
 def main(address: str, what: str) -> None:
@@ -28,7 +28,7 @@ def main(address: str, what: str) -> None:
             for _ in range(runs):
                 started = time.perf_counter()
                 spent = run()
-                found.append((time.perf_counter() - started, spent))
+                found.append((time.perf_counter() - started, *spent))
             parent.send(found)
 
 
@@ -46,11 +46,13 @@ def library(folder: str, inputs: str, entry: str, threads: int, ranks: int) -> R
         whole = value.ndim == 0 or value.shape[0] == tensor.shape[0]
         given[tensor.name] = value if whole else np.ascontiguousarray(np.split(value, ranks)[rank])
     steps = opened.metadata["steps"]
-    exchanges = {n for n, row in enumerate(steps) if any(k.startswith(("wait for ", "start ")) for k in row["kernels"])}
+    starts, waits = ({n for n, row in enumerate(steps) if row["kernels"] and row["kernels"][0].startswith(word)}
+                     for word in ("start ", "wait for "))  # fmt: skip
 
-    def run() -> float:
+    def run() -> tuple[float, float]:
         _, times = opened.profile(given, entry)
-        return sum(time.seconds for time in times if time.step in exchanges)
+        starting, waiting = (sum(time.seconds for time in times if time.step in those) for those in (starts, waits))
+        return starting, waiting
 
     return run
 
@@ -75,11 +77,11 @@ def parallel(case: str, threads: int, rank: int, ranks: int, small: bool) -> Run
         fast = torch.nn.parallel.DistributedDataParallel(fast)
         inputs = tuple(x.chunk(ranks)[rank].contiguous() for x in inputs)
 
-    def run() -> float:
+    def run() -> tuple[float, float]:
         optimizer.zero_grad()
         fast(*inputs).backward()
         update()
-        return 0.0
+        return 0.0, 0.0
 
     run()
     return run
