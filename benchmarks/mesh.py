@@ -1,103 +1,237 @@
-"""A model on two ranks beside one, as it runs and as it was foretold. ``python -m benchmarks.mesh``
+"""Models and steps of training on two ranks beside one. ``python -m benchmarks.mesh --write docs/mesh.md``
 
-One rank alone with one thread and with two, and two ranks with one thread each, take turns, each in processes of its
-own; what a rank takes is the median of its runs, the slowest rank's counts.
+Every way of running has processes of its own, which stay open and take turns; the slowest rank's time counts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Annotated
+from types import TracebackType
+from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 
 import luminal
-from benchmarks import tables
+from benchmarks import tables, training
 from benchmarks.progress import Work
-from benchmarks.suite import CASES, Case
+from benchmarks.results import Results
+from benchmarks.suite import CASES
+from luminal import launch
 from luminal.timing import text
 
-HEADINGS = ("model", "ranks x threads", "foretold", "measured", "ratio", "of one rank with two threads")
-WAYS = ((1, 1), (1, 2), (2, 1))  # ranks, threads of each
-ROUNDS = 3  # that the ways take turns
+ABOUT = """# Several ranks on one machine
+
+`python -m benchmarks.mesh --write docs/mesh.md`: two ranks with a thread each beside one rank with two threads. All ways
+of a row stay open and take turns; times are medians, of ranks the slowest one's. What is below is float32."""
+SPEED = ("model", "one rank, one thread", "one rank, two threads", "two ranks", "of one with two threads", "foretold")
+STEPS = ("step with AdamW", "one rank", "two ranks", "of one rank", "PyTorch, one", "PyTorch, two", "of one",
+         "PyTorch, two / two ranks")  # fmt: skip
+OVERLAP = ("step with AdamW", "in waits", "without overlap", "ratio", "a step", "a step without overlap")
+TURNS = 4  # of each way
+
+
+class Team:
+    """The processes of one way of running."""
+
+    def __init__(self, what: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> None:
+        self._listener = Listener(family="AF_UNIX")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        path = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+        command = [sys.executable, "-m", "benchmarks.mesh_rank", str(self._listener.address)]
+        if "folder" not in what:
+            for rank in range(ranks):
+                own = [*command, json.dumps({**what, "rank": rank, "ranks": ranks})]
+                self._processes.append(subprocess.Popen(own, env=environment))
+        else:
+            own = [*command, json.dumps({**what, "ranks": ranks})]
+            if ranks > 1:
+                found, more = launch.launcher()
+                own, environment = [found, "-n", str(ranks), *own], {**more, **environment}
+            self._processes.append(subprocess.Popen(own, env=environment))
+        self._members: list[Connection] = [self._listener.accept() for _ in range(ranks)]
+
+    def __enter__(self) -> Team:
+        return self
+
+    def turn(self, runs: int) -> tuple[float, float, float]:
+        """The median seconds of a run, and those of it in which exchanges begin and are waited for, each on the rank that
+        has most."""
+        for member in self._members:
+            member.send(runs)
+        found = [[statistics.median(column) for column in zip(*member.recv(), strict=True)] for member in self._members]
+        seconds, starts, waits = map(max, zip(*found, strict=True))
+        return seconds, starts, waits
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for member in self._members:
+            member.send(0)
+        for process in self._processes:
+            process.wait()
+        self._listener.close()
+
+
+@dataclass(frozen=True)
+class Way:
+    """What the processes of a team are told, how many there are, and what is in their environment."""
+
+    what: Mapping[str, Any]
+    ranks: int
+    environment: Mapping[str, str] | None = None
+
+
+def taking_turns(ways: Mapping[str, Way], runs: int) -> dict[str, list[float]]:
+    """The medians over turns of each way, of what a turn gives."""
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    with ExitStack() as open_:
+        teams = {name: open_.enter_context(Team(way.what, way.ranks, way.environment)) for name, way in ways.items()}
+        for _ in range(TURNS):
+            for name, team in teams.items():
+                found[name].append(team.turn(runs))
+    return {name: list(map(statistics.median, zip(*turns, strict=True))) for name, turns in found.items()}
+
+
+def model(name: str, runs: int, link: str, root: Path, small: bool = False) -> dict[str, Any]:
+    """A run of a model for a whole batch, its layers divided."""
+    made = CASES[name].build(1 if small else 2)
+    alone = luminal.compile(made.module, made.inputs, name="alone")
+    divided = luminal.compile(made.module, made.inputs, name="divided", mesh={"tensor": 2}, link=link)
+    assert isinstance(alone, luminal.Module)
+    np.savez(root / "inputs.npz", **{n: x.numpy() for n, x in zip(alone.input_names, made.inputs, strict=True)})
+    ways = {}
+    for ranks, module in ((1, alone), (2, divided)):
+        module.export(root / str(ranks), python_module=False)
+        for threads in (1, 2)[: 3 - ranks]:
+            what = {"folder": str(root / str(ranks)), "inputs": str(root / "inputs.npz"), "entry": "main"}
+            ways[f"{ranks}x{threads}"] = Way({**what, "threads": threads}, ranks)
+    found = taking_turns(ways, runs)
+    outlook = luminal.plan(made.module, made.inputs, mesh={"tensor": 2}, link=link, threads=1)
+    foretold = outlook.divided["main"].seconds / outlook.alone["main"].seconds
+    return {**{way: turn[0] for way, turn in found.items()}, "foretold": foretold}
+
+
+def step(name: str, runs: int, link: str, root: Path, small: bool = False) -> dict[str, Any]:
+    """A step of training, the rows of its batch divided, beside PyTorch's."""
+    case = training.CASES[name]
+    ways = {}
+    for ranks in (1, 2):
+        torch.manual_seed(0)
+        module, inputs = case.small() if small else case.make()
+        optimizer = torch.optim.AdamW(module.train().parameters(), lr=1e-4)
+        names = dict.fromkeys(("x", "target"), {"data": 0})
+        options: dict[str, Any] = {} if ranks == 1 else {"mesh": {"data": 2}, "shard": names, "link": link}
+        made = luminal.compile_training(module, None, optimizer, inputs, name=f"step{ranks}", **options)
+        made.export(root / str(ranks), python_module=False)
+        given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+        np.savez(root / "inputs.npz", **given, lr=np.array([1e-4]))
+        what = {"folder": str(root / str(ranks)), "inputs": str(root / "inputs.npz"), "entry": "train"}
+        what["threads"] = 3 - ranks
+        ways["one" if ranks == 1 else "two"] = Way(what, ranks)
+        if ranks == 2:
+            ways["awaited"] = Way(what, ranks, {"LUMINAL_MPI_OVERLAP": "0"})
+        del module, optimizer, made
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for ranks, other in ((1, "torch one"), (2, "torch two")):
+        ways[other] = Way({"case": name, "threads": 3 - ranks, "small": small}, ranks, meeting)
+    found = taking_turns(ways, runs)
+    return {
+        **{way: turn[0] for way, turn in found.items()},
+        "starts": found["two"][1], "waits": found["two"][2], "awaited starts": found["awaited"][1],
+    }  # fmt: skip
+
+
+def speed_cells(title: str, row: Mapping[str, float]) -> tuple[str, ...]:
+    times = [row[way] for way in ("1x1", "1x2", "2x1")]
+    foretold = f"{row['1x1'] / row['2x1']:.2f}x one thread, foretold {1 / row['foretold']:.2f}x"
+    return (title, *map(text, times), f"{row['1x2'] / row['2x1']:.2f}x", foretold)
+
+
+def step_cells(title: str, row: Mapping[str, float]) -> tuple[str, ...]:
+    one, two, torch_one, torch_two = (row[way] for way in ("one", "two", "torch one", "torch two"))
+    return (
+        title, text(one), text(two), f"{one / two:.2f}x", text(torch_one), text(torch_two),
+        f"{torch_one / torch_two:.2f}x", f"{torch_two / two:.2f}x",
+    )  # fmt: skip
+
+
+def overlap_cells(title: str, row: Mapping[str, float]) -> tuple[str, ...]:
+    waits, awaited = row["waits"], row["awaited starts"] - row["starts"]
+    return title, text(waits), text(awaited), f"{waits / awaited:.2f}", text(row["two"]), text(row["awaited"])
+
+
+# Headings, the title of a case by its name, and the cells of its row.
+Cells = Callable[[str, Mapping[str, float]], tuple[str, ...]]
+TABLES: Mapping[str, tuple[str, Sequence[str], Cells]] = {
+    "models": ("model", SPEED, speed_cells),
+    "steps": ("step", STEPS, step_cells),
+    "overlap": ("step", OVERLAP, overlap_cells),
+}
+SAID = {
+    "models": "## Layers divided\n\nA batch of two, whose layers two ranks divide (tensor parallel). `foretold` is what "
+    "`luminal plan` says of two ranks beside one, each with a thread.",
+    "steps": "## Steps of training\n\nThe rows of a batch divided (data parallel). PyTorch is `torch.compile` of module "
+    "and optimiser; on two ranks, DistributedDataParallel over gloo whose module is under `torch.compile`.",
+    "overlap": "## Overlap\n\nThe time of such a step that a rank waits for exchanges, and the same with "
+    "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what this takes longer.",
+}
+
+
+def rows(found: Results, which: str) -> list[tuple[str, ...]]:
+    kind, _, cells = TABLES[which]
+    titles = {name: case.title for name, case in (CASES if kind == "model" else training.CASES).items()}
+    return [cells(titles[name], row) for name, row in found.under(f"{kind}/").items()]
+
+
+def page(found: Results) -> str:
+    """The page for ``docs/``."""
+    lines = [ABOUT, "", *found.machines, ""]
+    for which, (_, headings, _) in TABLES.items():
+        lines += [SAID[which], "", *tables.markdown(headings, rows(found, which), left=1), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def main(
-    only: Annotated[str, typer.Option(help="names of models, with commas between")] = "minilm,bert-base,gpt2",
-    runs: Annotated[int, typer.Option(min=3, help="timed runs in each turn")] = 15,
+    only: Annotated[str, typer.Option(help="names of models, with commas between; none: -")] = "bert-base,gpt2",
+    steps: Annotated[str, typer.Option(help="names of steps of training, with commas between; none: -")] = "gpt",
+    runs: Annotated[int, typer.Option(min=3, help="timed runs in each turn")] = 5,
     link: Annotated[str, typer.Option(help="what joins two processes of this machine")] = "5GB/s,20us",
+    small: Annotated[bool, typer.Option(help="models of few elements, which say nothing of speed")] = False,
+    write: Annotated[Path | None, typer.Option(help=tables.WRITE.replace("benchmarks.md", "mesh.md"))] = None,
 ) -> None:
-    """Time models on two ranks of this machine beside one, and compare with the forecast."""
+    """Time models and steps of training on two ranks of this machine beside one."""
     warnings.simplefilter("ignore")  # what PyTorch's exporter says of itself
-    names = tables.among(only, CASES, "--only")
-    work, rows = Work([60.0] * len(names)), []
-    for name in names:
-        work.begin(CASES[name].title)
-        rows += measure(CASES[name], runs, link)
+    models = [] if only == "-" else tables.among(only, CASES, "--only")
+    trained = [] if steps == "-" else tables.among(steps, training.CASES, "--steps")
+    found = Results(tables.measurements(write))
+    todo = [*(("model", name, model) for name in models), *(("step", name, step) for name in trained)]
+    work = Work([60.0] * len(todo))
+    for kind, name, measured in todo:
+        work.begin(f"{kind} {name}")
+        with tempfile.TemporaryDirectory(prefix="luminal-mesh-") as folder:
+            found.put(f"{kind}/{name}", measured(name, runs, link, Path(folder), small))
         work.end()
-    Console(width=140).print(tables.terminal(HEADINGS, rows, left=1))
-
-
-def measure(case: Case, runs: int, link: str) -> list[tuple[str, ...]]:
-    """A row for each way of running ``case``."""
-    model = case.build(2)
-    with tempfile.TemporaryDirectory(prefix="luminal-mesh-") as folder:
-        root = Path(folder)
-        alone = luminal.compile(model.module, model.inputs, name="alone")
-        assert isinstance(alone, luminal.Module)
-        alone.export(root / "1", python_module=False)
-        mesh = {"tensor": 2}
-        divided = luminal.compile(model.module, model.inputs, name="divided", mesh=mesh, link=link)
-        divided.export(root / "2", python_module=False)
-        names = alone.input_names
-        np.savez(root / "inputs.npz", **{n: x.numpy() for n, x in zip(names, model.inputs, strict=True)})
-        outlooks = {
-            threads: luminal.plan(model.module, model.inputs, mesh=mesh, link=link, threads=threads)
-            for threads in (1, 2)
-        }  # fmt: skip
-        found: dict[tuple[int, int], list[float]] = {way: [] for way in WAYS}
-        for _ in range(ROUNDS):
-            for way in WAYS:
-                found[way].append(timed(root, *way, runs))
-    foretold = {
-        (1, 1): outlooks[1].alone["main"].seconds, (1, 2): outlooks[2].alone["main"].seconds,
-        (2, 1): outlooks[1].divided["main"].seconds,
-    }  # fmt: skip
-    measured = {way: statistics.median(seconds) for way, seconds in found.items()}
-    return [
-        (
-            case.title, f"{way[0]} x {way[1]}", text(foretold[way]), text(measured[way]),
-            f"{measured[way] / foretold[way]:.2f}", f"{measured[1, 2] / measured[way]:.2f}x",
-        )
-        for way in WAYS
-    ]  # fmt: skip
-
-
-def timed(root: Path, ranks: int, threads: int, runs: int) -> float:
-    """Seconds of a run, on so many ranks with so many threads each."""
-    command = [sys.executable, "-m", "benchmarks.mesh_rank", str(root / str(ranks)), str(root / "inputs.npz")]
-    command += [str(threads), str(runs), str(root / "seconds")]
-    if ranks > 1:
-        mpirun = Path(sys.executable).with_name("mpirun")
-        command = [str(mpirun if mpirun.exists() else "mpirun"), "-n", str(ranks), *command]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise typer.BadParameter(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
-    files = sorted(root.glob("seconds.*"))
-    seconds = max(float(statistics.median(json.loads(file.read_text()))) for file in files)
-    for file in files:
-        file.unlink()
-    return seconds
+        if write is not None:
+            write.write_text(page(found), encoding="utf-8")
+    for which, (_, headings, _) in TABLES.items():
+        Console(width=150).print(tables.terminal(headings, rows(found, which), left=1))
 
 
 if __name__ == "__main__":

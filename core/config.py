@@ -89,6 +89,9 @@ RECORDS = Switch(
 NO_RECORDS = Switch("LUMINAL_NO_RECORDS", _flag, False, "1: choose schedules by formula, whatever was measured")
 CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: hold the graph to its spec after every pass of the compiler")
 MPI = Switch("LUMINAL_MPI", str, "", "the MPI library that libraries of a mesh open, or a shim for an older MPI")
+MPI_OVERLAP = Switch(
+    "LUMINAL_MPI_OVERLAP", _flag, True, "0: ranks of a mesh wait for each exchange as soon as it begins"
+)
 MPI_LIMIT = Switch("LUMINAL_MPI_LIMIT", _seconds, 300.0, "how many seconds a rank of a mesh waits for another")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 LOG = Switch[int | None]("LUMINAL_LOG", _level, None, "what is logged to standard error: debug, info, warning or error")

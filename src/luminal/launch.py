@@ -21,21 +21,27 @@ def rank() -> int | None:
     return int(found) if found.isdecimal() else None
 
 
-def start(ranks: int, command: Sequence[str]) -> int:
-    """Runs ``command`` on so many ranks of this machine, whose output goes where this process writes; its exit code.
-    The MPI library is the one of the same package as ``mpirun``, unless LUMINAL_MPI names another.
-
-    Raises InputError where there is no ``mpirun``, or it cannot be started.
-    """
+def launcher() -> tuple[str, dict[str, str]]:
+    """The path of ``mpirun``, and the environment to start it in: the MPI library is the one of the same package, unless
+    LUMINAL_MPI names another. Raises InputError where there is none."""
     beside = Path(sys.executable).with_name("mpirun")  # of the package mpich, in this environment
-    launcher = str(beside) if beside.exists() else shutil.which("mpirun")
-    if launcher is None:
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
         raise InputError("there is no mpirun, which starts the processes of a mesh: pip install 'luminal[mpi]'")
     environment = dict(os.environ)
     library = beside.parent.parent / "lib" / "libmpi_abi.so.1"
-    if launcher == str(beside) and library.exists():
+    if found == str(beside) and library.exists():
         environment.setdefault("LUMINAL_MPI", str(library))
+    return found, environment
+
+
+def start(ranks: int, command: Sequence[str]) -> int:
+    """Runs ``command`` on so many ranks of this machine, whose output goes where this process writes; its exit code.
+
+    Raises InputError where there is no ``mpirun``, or it cannot be started.
+    """
+    found, environment = launcher()
     try:
-        return subprocess.run([launcher, "-n", str(ranks), *command], env=environment, check=False).returncode
+        return subprocess.run([found, "-n", str(ranks), *command], env=environment, check=False).returncode
     except OSError as error:
-        raise InputError(f"cannot start {launcher!r}: {error.strerror or error}") from error
+        raise InputError(f"cannot start {found!r}: {error.strerror or error}") from error

@@ -5,22 +5,35 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 
+LAG = 8  # exchanges that begin before one of them is waited for, where there is a choice
+
+
 def overlapped(numbers: Sequence[int], ancestors: Sequence[int], exchanges: Collection[int]) -> list[int]:
     """``numbers`` of clusters in another order in which they can run: ``exchanges`` begin as early as they can, and
-    what depends on them comes after what does not, which runs meanwhile. Of each cluster, ``ancestors`` has a bit for
-    every other that must have run before."""
+    what depends on them comes after what does not, which runs meanwhile. Where all that can run depends on some, those
+    that began long ago are waited for first: their data is there, and ranks that are ahead do not wait for others. Of
+    each cluster, ``ancestors`` has a bit for every other that must have run before."""
     order: list[int] = []
     done = pending = 0  # a bit for each cluster that has run, and for each exchange that nobody has waited for
+    begun: list[int] = []  # exchanges in their order
     left = list(numbers)
     among = sum(1 << n for n in left)
+
+    def latest(number: int) -> int:
+        """The place in ``begun`` of the last exchange that the cluster would wait for; -1 where there is none."""
+        waits = ancestors[number] & pending
+        return next((i for i in range(len(begun) - 1, -1, -1) if waits >> begun[i] & 1), -1) if waits else -1
+
     while left:
         ready = [n for n in left if not ancestors[n] & among & ~done & ~(1 << n)]
         begins = next((n for n in ready if n in exchanges), None)
-        beside = next((n for n in ready if not ancestors[n] & pending), None)
-        number = ready[0] if beside is None else beside
         if begins is not None:
             number = begins
             pending |= 1 << number
+            begun.append(number)
+        else:
+            places = {n: latest(n) for n in ready}
+            number = min(ready, key=lambda n: max(places[n], len(begun) - LAG if places[n] >= 0 else -1))
         pending &= ~ancestors[number]
         done |= 1 << number
         order.append(number)

@@ -70,6 +70,8 @@ class Communicator {
     int32_t open(const Model& model, const lm_options& options, Message& message) {
         name_ = model.name;
         limit_ = limit(options.limit_seconds);
+        const char* const overlap = getenv("LUMINAL_MPI_OVERLAP");
+        overlaps_ = overlap == nullptr || strcmp(overlap, "0") != 0;
         if (!mpi_.open(options.mpi_library, message)) return LM_SYSTEM_ERROR;
         int flag = 0;
         mpi_.finalized(&flag);
@@ -149,8 +151,46 @@ class Communicator {
     /// nothing any more.
     void part(const Message& message) { break_(message); }
 
+    /// Whether exchanges have begun that have not ended.
+    bool is_open() const { return open_ != 0 && !broken_; }
+
+    /// Lets messages that are under way go on, which most MPI libraries do within calls alone. For the thread that runs
+    /// the model; where an exchange has failed, the next one that begins or is waited for says so.
+    void advance() {
+        while (messages_[oldest_].count() == 0) oldest_ = oldest_ == tickets_ ? 0 : oldest_ + 1;
+        Message message;
+        test(oldest_, 0, message);
+    }
+
     /// Begins the exchange `ticket` of the `bytes` at `operand`; false where it fails.
     bool start(int32_t ticket, const Exchange& how, const void* operand, void* result, int64_t bytes, Message& message) {
+        return post_all(ticket, how, operand, result, bytes, message) && (overlaps_ || wait(ticket, message));
+    }
+
+    /// Waits until the exchange has ended, while it lets others have the processor; false where it fails, or where a rank
+    /// does not answer within the limit. Messages of others advance meanwhile.
+    bool wait(int32_t ticket, Message& message) {
+        if (broken_) return again(message);
+        Messages& open = messages_[ticket];
+        const double begun = now();
+        for (int64_t round = 0; open.count() > 0; ++round) {
+            for (size_t i = open.count(); i-- > 0;) {
+                if (!test(ticket, i, message)) return false;
+            }
+            if (open.count() == 0) break;
+            if (round % 64 == 63 && now() - begun > limit_) {
+                message.set("rank %d: rank %d did not answer within %g seconds (lm_options.limit_seconds, "
+                            "LUMINAL_MPI_LIMIT): it has ended, hangs, or runs something else", rank_, silent(open),
+                            limit_);
+                return break_(message);
+            }
+            sched_yield();
+        }
+        return true;
+    }
+
+  private:
+    bool post_all(int32_t ticket, const Exchange& how, const void* operand, void* result, int64_t bytes, Message& message) {
         if (broken_) return again(message);
         const int32_t me = rank_ / how.stride % how.size;
         const int32_t first = rank_ - me * how.stride;
@@ -196,38 +236,24 @@ class Communicator {
         return true;
     }
 
-    /// Waits until the exchange has ended, while it lets others have the processor; false where it fails, or where a rank
-    /// does not answer within the limit. Messages of others advance meanwhile.
-    bool wait(int32_t ticket, Message& message) {
-        if (broken_) return again(message);
+    /// Looks whether message `i` of the exchange `ticket` has ended, and forgets it if so; false where it failed.
+    bool test(int32_t ticket, size_t i, Message& message) {
         Messages& open = messages_[ticket];
-        const double begun = now();
-        for (int64_t round = 0; open.count() > 0; ++round) {
-            for (size_t i = 0; i < open.count();) {
-                int flag = 0;
-                const int code = mpi_.test(&open[i].request, &flag, nullptr);
-                if (code != 0) {
-                    Message said;
-                    succeeded(code, said);
-                    message.set("rank %d: the exchange with rank %d failed: %s", rank_, open[i].peer, said.text());
-                    return break_(message);
-                }
-                if (flag != 0) open.remove(i);
-                else ++i;
-            }
-            if (open.count() == 0) break;
-            if (round % 64 == 63 && now() - begun > limit_) {
-                message.set("rank %d: rank %d did not answer within %g seconds (lm_options.limit_seconds, "
-                            "LUMINAL_MPI_LIMIT): it has ended, hangs, or runs something else", rank_, silent(open),
-                            limit_);
-                return break_(message);
-            }
-            sched_yield();
+        int flag = 0;
+        const int code = mpi_.test(&open[i].request, &flag, nullptr);
+        if (code != 0) {
+            Message said;
+            succeeded(code, said);
+            message.set("rank %d: the exchange with rank %d failed: %s", rank_, open[i].peer, said.text());
+            return break_(message);
+        }
+        if (flag != 0) {
+            open.remove(i);
+            --open_;
         }
         return true;
     }
 
-  private:
     /// A communicator of the library's own, for which all ranks have to come.
     int32_t duplicate(Mpi::Handle given, Message& message) {
         Mpi::Handle request = nullptr;
@@ -301,6 +327,7 @@ class Communicator {
                 message.set("rank %d: no exchange with rank %d: %s", rank_, peer, said.text());
                 return break_(message);
             }
+            ++open_;
             done += static_cast<size_t>(count);
         }
         return true;
@@ -379,6 +406,9 @@ class Communicator {
     int32_t rank_ = 0;
     int32_t size_ = 1;
     int32_t tickets_ = 0;
+    int32_t oldest_ = 0;      // a ticket, from which on one is looked for whose messages are under way
+    int64_t open_ = 0;        // messages that are under way
+    bool overlaps_ = true;    // exchanges with kernels
     Messages* messages_ = nullptr;  // of each ticket; the last is for the library itself
     pthread_mutex_t turn_ = PTHREAD_MUTEX_INITIALIZER;
     bool broken_ = false;

@@ -76,6 +76,15 @@ class Library : public LibraryBase {
 
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+        if (ranks_.is_open()) {
+            advancing(tasks, grain, body, argument);
+        } else {
+            divide(tasks, grain, body, argument);
+        }
+    }
+
+  private:
+    void divide(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
         if (elsewhere_ && tasks / grain > 1) {
             share(tasks, grain, body, argument);
         } else {
@@ -83,7 +92,33 @@ class Library : public LibraryBase {
         }
     }
 
-  private:
+    /// While exchanges between ranks are under way: the calling thread, which alone calls MPI, lets them go on between
+    /// its tasks.
+    __attribute__((noinline)) void advancing(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+        Advancing between{ranks_, current_thread(), grain, body, argument};
+        divide(tasks, grain, &Advancing::run, &between);
+    }
+
+    struct Advancing {
+        Communicator& ranks;
+        Thread caller;
+        int64_t grain;
+        lm_task_range body;
+        void* argument;
+
+        static void run(void* self, int64_t begin, int64_t end) {
+            const Advancing& between = *static_cast<const Advancing*>(self);
+            const bool own = same_thread(current_thread(), between.caller);
+            while (begin < end) {
+                const bool whole = !own || !between.ranks.is_open() || end - begin <= between.grain;
+                const int64_t next = whole ? end : begin + between.grain;
+                between.body(between.argument, begin, next);
+                if (own && between.ranks.is_open()) between.ranks.advance();
+                begin = next;
+            }
+        }
+    };
+
     /// By the threads of the caller of the library, or with a trace.
     void share(int64_t tasks, int64_t grain, lm_task_range body, void* argument);
 
@@ -199,6 +234,7 @@ class Context : public ContextBase<Library> {
     template <class Body>
     void serial(int32_t step, int64_t tasks, const Body& body) {
         if (begin_step(step) && tasks > 0) body(int64_t{0}, tasks);
+        if (library_.ranks().is_open()) library_.ranks().advance();
     }
 
     /// Runs step `step`, which is no kernel, on the calling thread.
