@@ -186,7 +186,10 @@ class Threads:
     @contextmanager
     def repeated(self, body: Sequence[Statement]) -> Iterator[None]:
         """Around a loop over ``body``, which may run no iteration: copies started in one iteration may be under way in
-        the next, and copies under way before the loop may be so after it."""
+        the next, and copies under way before the loop may be so after it. Inside a divided loop no thread waits."""
+        if self.apart:
+            yield
+            return
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         both = (self._copies, self._boxes, self._products)
         before = [replace(copies) for copies in both]

@@ -108,5 +108,6 @@ def images(texts: Mapping[str, KernelText], target: Target, folders: tuple[str, 
             if done.returncode:
                 raise BuildError(f"nvcc rejected {kernel}:\n  {done.stderr.strip()[:2000]}")
             uses = cuda.resources(done.stdout + done.stderr)[f"sm_{code}"]
+            uses["shared"] = max(uses["shared"], text.signature.requested)
             found[kernel] = Image(disassembled(cubin, folders)[kernel], **uses)
     return found
