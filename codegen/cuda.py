@@ -19,7 +19,7 @@ from luminal.core.target import Target
 
 def image_flags(target: Target) -> tuple[str, ...]:
     """Flags with which nvcc makes an image of a kernel for ``target``."""
-    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in map(_compiled, target.features)]
+    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in map(compiled, target.features)]
     oldest = _number(min(target.features, key=_capability))
     return ("-fatbin", *target.flags, *codes, f"-gencode=arch=compute_{oldest},code=compute_{oldest}")
 
@@ -59,7 +59,7 @@ def _more(
 _SPECIFIC = {"sm_90": "90a"}
 
 
-def _compiled(architecture: str) -> str:
+def compiled(architecture: str) -> str:
     """What machine code for an architecture is compiled for: ``90a`` of ``sm_90``."""
     return _SPECIFIC.get(architecture, _number(architecture))
 

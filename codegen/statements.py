@@ -214,7 +214,10 @@ class Statements:
             return
         if loop.kind in ("serial", "across", "ordered", "unroll"):
             end = self.indices.text(loop.extent)
-            with self.loops.counted(loop, "0", end, 1, writes), self.threads.repeated(loop.body):
+            # Iterations between which threads wait gain nothing from being written out.
+            waits = loop.kind == "serial" and any(isinstance(s, Barrier) for s in nested(loop.body))
+            unroll = 1 if waits else None
+            with self.loops.counted(loop, "0", end, 1, writes, unroll=unroll), self.threads.repeated(loop.body):
                 self.body(loop.body)
             return
         for group in self.loops.groups(loop, writes):

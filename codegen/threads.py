@@ -19,6 +19,8 @@ from luminal.core.schedule.nest.walk import headers, inside, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, u64
 
+TURNS = 4  # of a thread's iterations that are written out
+
 
 class Threads:
     """The threads of a block, in a dialect that has blocks; a CPU's task has one thread. ``shared`` collects the
@@ -123,6 +125,17 @@ class Threads:
                 yield
             return
         name = self.frame.names.like(loop.axis.name)
+        if isinstance(loop.extent, int) and loop.lanes > 1 and loop.extent % loop.lanes == 0:
+            # As many for each thread: the compiler may keep what several such loops read.
+            turns, turn = loop.extent // loop.lanes, self.frame.names.like("turn")
+            unroll = self.frame.dialect.unroll.format(count=min(turns, TURNS))
+            head = f"{unroll}\nfor ({self.frame.integer} {turn} = 0; {turn} < {turns}; ++{turn}) {{"
+            with self.frame.open(head, certain=True, writes=writes) as scope:
+                self.frame.line(f"const {self.frame.integer} {name} = {number} + {loop.lanes}*{turn};")
+                self.frame.bind(loop.axis, Value(name))
+                scope.names += [turn, name]
+                yield
+            return
         step = f"{name} += {loop.lanes}" if loop.lanes > 1 else f"++{name}"
         head = f"for ({self.frame.integer} {name} = {number}; {name} < {extent}; {step}) {{"
         with self.frame.open(head, certain=sym.always(loop.extent - loop.lanes), writes=writes) as scope:
@@ -186,7 +199,10 @@ class Threads:
     @contextmanager
     def repeated(self, body: Sequence[Statement]) -> Iterator[None]:
         """Around a loop over ``body``, which may run no iteration: copies started in one iteration may be under way in
-        the next, and copies under way before the loop may be so after it."""
+        the next, and copies under way before the loop may be so after it. Inside a divided loop no thread waits."""
+        if self.apart:
+            yield
+            return
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         both = (self._copies, self._boxes, self._products)
         before = [replace(copies) for copies in both]

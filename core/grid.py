@@ -18,6 +18,7 @@ WARP = 32  # threads that run in step
 REGISTER = 4  # bytes of a register of a thread
 ALIGNMENT = 16  # bytes; of an array in shared memory
 COPIES = (4, 8, 16)  # bytes that a thread can copy at once, ahead too
+SMALL = 8  # rows and columns of the matrices by which warps load operands of fragments: PTX ISA, "ldmatrix"
 LANE = Var("lane", 0, WARP - 1)
 ELEMENT = Var("e", 0, 3)
 

@@ -36,6 +36,7 @@ FIRST_ARGUMENT = {80: 0x160, 86: 0x160, 89: 0x160, 90: 0x210}  # in the bank of 
 BLOCK_SIZE, GRID_SIZE, STACK = 0x0, 0xC, 0x28  # there too
 BUFFER = 36  # bits of an address that lie within one argument's memory
 SHARED_BYTES = 1 << 18
+BOX = 128  # bytes of a line of a box, which is copied at once
 LONGEST = 20_000_000  # instructions of a block that are followed before giving up
 
 # Multiply-adds of one instruction of a warp: PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions".
@@ -184,6 +185,8 @@ class Block:
         if i.name in ("LDGDEPBAR", "DEPBAR"):
             return self._wait(i)
         step = step_of(i)
+        if i.name == "SYNCS":
+            return self._arrival(place, i, step)
         return self._multiply(i, step) if i.kind == "tensor" else step
 
     def _multiply(self, i: Instruction, step: Step) -> Step:
@@ -219,6 +222,28 @@ class Block:
         if i.name == "LDGDEPBAR":
             return commit
         return wait if left is not None else lambda s, mask: None
+
+    def _arrival(self, place: int, i: Instruction, step: Step) -> Step:
+        """A barrier of memory: bytes of boxes that it will wait for, which are copied meanwhile; the end of a group of
+        them; a wait for the oldest group."""
+        expects = "A0TR" in i.modifiers
+        awaited = word(i.operands[-1]) if expects else None
+
+        def arrive(s: Lanes, mask: Mask) -> None:
+            if awaited is not None:
+                active = every(mask, s.threads)
+                copied = int(np.broadcast_to(np.asarray(awaited(s)), (s.threads,))[active].sum())
+                for space in ("global", "shared"):
+                    known = self.found.accesses.setdefault((place, space), Access(space, BOX, space == "shared"))
+                    known.add_whole(copied)
+                self.copying += 1
+            elif "ARRIVE" in i.modifiers and self.copying:
+                self.groups, self.copying = [*self.groups, self.copying], 0
+            elif "PHASECHK" in i.modifiers:
+                self.groups = [copies for copies in self.groups if copies][1:]
+            step(s, mask)
+
+        return arrive
 
     def _load(self, place: int, i: Instruction) -> Step:
         to = next(o for o in i.operands if not is_predicate(o))

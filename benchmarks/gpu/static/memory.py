@@ -56,6 +56,17 @@ class Access:
                 self.ways = max(self.ways, ways)
 
 
+    def add_whole(self, copied: int) -> None:
+        """Counts so many bytes that are copied by whole lines, as boxes are."""
+        self.requests += 1
+        self.bytes += copied
+        self.ways = 1
+        if self.space == "global":
+            self.sectors, self.least = self.sectors + -(-copied // SECTOR), self.least + -(-copied // SECTOR)
+        else:
+            self.waves, self.ideal = self.waves + -(-copied // LINE), self.ideal + -(-copied // LINE)
+
+
 @lru_cache(1 << 14)
 def touched(places: bytes, width: int) -> tuple[int, int]:
     """The sectors that a warp touches at these places, -1 for a thread that does nothing, and the fewest that could

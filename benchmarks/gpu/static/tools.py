@@ -95,7 +95,7 @@ def images(texts: Mapping[str, KernelText], target: Target, folders: tuple[str, 
     Raises BuildError where nvcc or nvdisasm is missing, or refuses.
     """
     compiler, goal = toolchain.find_nvcc(), newest(target)
-    code = goal.removeprefix("sm_")
+    code = cuda.compiled(goal)
     flags = [*target.flags, f"-gencode=arch=compute_{code},code=sm_{code}", "-cubin", "-Xptxas", "-v",
              f"-DLM_NAMESPACE={namespace('counted')}", f"-I{INCLUDE}"]  # fmt: skip
     found: dict[str, Image] = {}
@@ -107,6 +107,7 @@ def images(texts: Mapping[str, KernelText], target: Target, folders: tuple[str, 
             done = compiler.run([*flags, f"{kernel}.cu", "-o", str(cubin)], folder)
             if done.returncode:
                 raise BuildError(f"nvcc rejected {kernel}:\n  {done.stderr.strip()[:2000]}")
-            uses = cuda.resources(done.stdout + done.stderr)[goal]
+            uses = cuda.resources(done.stdout + done.stderr)[f"sm_{code}"]
+            uses["shared"] = max(uses["shared"], text.signature.requested)
             found[kernel] = Image(disassembled(cubin, folders)[kernel], **uses)
     return found

@@ -27,6 +27,7 @@ from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.stream import StreamStaged
 from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, Warps
 from luminal.core.schedule.lower.clusters import Lowered
+from luminal.core.schedule.nest import carried
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
@@ -260,25 +261,40 @@ def _schedule_one_pass(
     across = grid.costs.warps_of(rows) // 2
     first = Square(side) if fragment is None else _warps(Tile(rows, block // side, side), fragment, across)
     threads = first.threads(rows, block)
-    last, width = _divided_sums(nest, columns, rows, threads, target, grid)
+    operand = _rounded_operand(nest, columns, target)
+    last, width = _divided_sums(nest, columns, rows, threads, operand, target, grid)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // grid.costs.held:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
-    state.derived = OnePass(nest, chain.along.name).derivation
-    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps))
+    state.derived = OnePass(nest, chain.along.name, operand).derivation
+    state.do(
+        StreamStaged(
+            chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps, operand
+        )
+    )
     state.do(Parallelise(len(state.loops())))
-    state.do(SynchroniseThreads(threads, target.block))
+    state.do(SynchroniseThreads(threads, target.requested_block))
     return state.finish()
 
 
+def _rounded_operand(nest: ln.LoopNest, columns: ln.Loop, target: Target) -> DType | None:
+    """The type of 16 bits to which the last contraction of a chain rounds its left operand, if fragments multiply it."""
+    last = next(s for s in columns.body if isinstance(s, ln.Reduction))
+    right = _right_type(nest, columns, last)
+    if right == last.dtype or target.fragment(right, right) is None:
+        return None
+    return right if carried.factors(last.value, right) != carried.factors(last.value) else None
+
+
 def _divided_sums(
-    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, grid: Grid
+    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, operand: DType | None, target: Target, grid: Grid
 ) -> tuple[Rectangle | Warps, int]:
-    """How ``threads`` divide the running sums of a chain, ``rows`` rows; and how many columns of sums there are."""
+    """How ``threads`` divide the running sums of a chain, ``rows`` rows; and how many columns of sums there are. The
+    left operand is rounded to the type ``operand``, where that is given."""
     extent, side = typical(columns.extent), grid.costs.side
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
-    fragment = target.fragment(last.dtype, _right_type(nest, columns, last))
+    fragment = target.fragment(operand or last.dtype, _right_type(nest, columns, last))
     if fragment is not None:
         parts = _warps(Tile(rows, 1, 1), fragment, grid.costs.warps_of(rows) // 2)
         across = threads // fragment.warp * parts.rows // rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import ALIGNMENT, BOX_LINES, BOX_RANK, COPIES, LINES, PANEL
+from luminal.core.grid import ALIGNMENT, BOX_LINES, BOX_RANK, COPIES, LINES, PANEL, SMALL
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import stored_type
 from luminal.core.schedule.nest.walk import Body
@@ -38,8 +38,8 @@ class StagedOperand:
     """An operand in shared memory: ``depth`` terms of each of its lines, which are rows of A or columns of B.
 
     Threads copy it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
-    elements at once. It is stored line by line (``by_line``) or term by term; in ``panels``, if a group of warps
-    multiplies it.
+    elements at once. It is stored line by line (``by_line``) or term by term, with ``room`` between these; in ``panels``,
+    if a group of warps multiplies it.
     """
 
     name: str
@@ -54,6 +54,7 @@ class StagedOperand:
     width: int
     ahead: bool
     panels: bool = False
+    room: int = 0
     box: ln.CopyBox | None = None  # of the first step, where a device can copy it as one
 
     def stage(self, number: int) -> str:
@@ -72,9 +73,8 @@ class StagedOperand:
 
     @property
     def pitch(self) -> int:
-        """Elements from one line, or term, to the next, such that columns that threads write spread over all banks."""
-        apart = self.along and not self.panels
-        return self.row + (max(COPIES) // self.dtype.itemsize if apart else 0)
+        """Elements from one line, or term, to the next."""
+        return self.row + self.room
 
     @property
     def extent(self) -> int:
@@ -103,8 +103,13 @@ class StagedOperand:
         return replace(self.box, array=name, origin=(*moved, *others), body=(self._by_threads(name, step),))
 
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
-        copied, group = Var("c0", 0, self.side.size * self.depth // self.width - 1), sym.axis("v0", self.width)
-        line, term = self._position(sym.expr(copied), group)
+        count = self.side.size * self.depth // self.width
+        each, rest = divmod(count, self.threads)
+        copied, group = sym.expr(Var("c0", 0, count - 1)), sym.axis("v0", self.width)
+        turn = sym.axis("c0", each)
+        if not rest:  # each thread copies as much, so its copies are written out
+            copied = turn * self.threads + sym.var("t0", 0, self.threads - 1)
+        line, term = self._position(copied, group)
         offset, masks = self._read(line, term, step)
         # A group is masked as a whole.
         first = {variable: 0} if (variable := sym.as_var(group)) is not None else {}
@@ -113,7 +118,10 @@ class StagedOperand:
         body: Body = (ln.Store(name, self.place(term, line), value, ahead=self.ahead),)
         if variable is not None:
             body = (ln.Loop(variable, self.width, "vector", body, self.width),)
-        return ln.Loop(copied, copied.hi + 1, "thread", body, self.threads)
+        if rest:
+            return ln.Loop(Var("c0", 0, count - 1), count, "thread", body, self.threads)
+        axis = sym.as_var(turn)
+        return by_threads(self.threads, *(body if axis is None else (ln.Loop(axis, each, "unroll", body),)))
 
     def aligned(self, width: int) -> bool:
         """Whether groups of ``width`` elements are contiguous and aligned, each masked as a whole or not at all."""
@@ -157,7 +165,10 @@ def staged(
     Raises ScheduleError where it does not fill whole ``panels``."""
     dtype = stored_type(nest, access.array)
     along = _stride(access.offset, reduced[-1].axis) == 1
-    found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead, panels)
+    room = 0 if panels else _room(dtype, along, lines)
+    found = StagedOperand(
+        name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead, panels, room
+    )
     if panels and (found.row * dtype.itemsize % PANEL or found.extent // found.row % LINES):
         raise ScheduleError(f"stage: {found.extent // found.row} rows of {found.row} {dtype} do not fill panels")
     width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1
@@ -165,6 +176,15 @@ def staged(
         width //= 2
     found = replace(found, width=width, ahead=ahead and width * dtype.itemsize >= min(COPIES))
     return replace(found, box=_box(nest, found)) if found.panels and found.ahead else found
+
+
+def _room(dtype: DType, along: bool, fragments: bool) -> int:
+    """Elements between lines, or terms, such that banks serve at most two threads at once: those that write down the
+    terms of a copy ``along`` them; those that load small matrices for ``fragments``, a row of one in each line or
+    term."""
+    if along:
+        return max(COPIES) // dtype.itemsize
+    return SMALL if fragments else 0
 
 
 def _box(nest: ln.LoopNest, operand: StagedOperand) -> ln.CopyBox | None:

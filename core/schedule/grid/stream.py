@@ -17,7 +17,7 @@ from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, subst
 from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType, f32
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class StreamStaged:
     ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
     the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
     two stages with ``ahead``; ``steps`` of a product are written out. The threads are divided evenly among rows, which
-    they reduce in a fixed order. Where the nest has no first product, ``p`` is read.
+    they reduce in a fixed order. Where the nest has no first product, ``p`` is read. Factors of the sum that are rounded
+    to the type ``operand``, where one is given, are rounded before they are divided by ``r``, and multiplied as such.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -53,6 +54,7 @@ class StreamStaged:
     last: Rectangle | Warps
     ahead: bool = False
     steps: int = field(default=BlockCosts.steps, repr=False)
+    operand: DType | None = None
 
     @property
     def threads(self) -> int:
@@ -67,7 +69,7 @@ class _Streamed(ChainPass):
     """One application of the transform."""
 
     def __init__(self, by: StreamStaged, nest: ln.LoopNest) -> None:
-        super().__init__(nest, by.axis, by.m)
+        super().__init__(nest, by.axis, by.m, by.operand)
         self.by = by
         self.threads = by.threads
         self.threads_per_row, rest = divmod(self.threads, by.rows)
@@ -77,9 +79,9 @@ class _Streamed(ChainPass):
             raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
         if by.block % by.depth:
             raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
-        if self.row.dtype != self.dtype:
-            raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
-        self.pitch = by.rows + ALIGNMENT // f32.itemsize  # from one column of the product to the next: each is aligned
+        weight = by.operand or self.dtype
+        self.product = _Columns("product", self.row.dtype, by.rows)
+        self.weights = self.product if weight == self.row.dtype else _Columns("weights", weight, by.rows)
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
         self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
@@ -131,15 +133,11 @@ class _Streamed(ChainPass):
         parts = [ln.Alloc(_partials(state.name), self.dtype, self.threads, "shared") for state in self.states]
         factor = [ln.Alloc(_factor(self.result.name), self.dtype, by.rows, "shared")] if self.result.moves else []
         return (
-            ln.Alloc("product", self.dtype, self.pitch * by.block, "shared"),
+            *(columns.allocation(by.block) for columns in dict.fromkeys((self.product, self.weights))),
             *states, *parts, *factor,
             *([] if self.first is None else [ln.Alloc("tile", self.dtype, self.tile.size * self.threads, "registers")]),
             ln.Alloc(self.result.name, self.dtype, self.sum.size * self.threads, "registers"),
         )  # fmt: skip
-
-    def _place(self, row: Int, column: Int) -> Int:
-        """The offset of an element of the product."""
-        return column * self.pitch + row
 
     def _at(self, held: ThreadTile) -> Int:
         """The offset of an element of the thread's part of an array in registers."""
@@ -201,7 +199,8 @@ class _Streamed(ChainPass):
         def product(step: Int, stage: int) -> ln.Contract:
             at = step * by.depth + sym.expr(k_0)
             return self._contract(
-                self.result.name, self.sum, k_0, ("product", self.dtype, self._place(self.sum.top, at), 1),
+                self.result.name, self.sum, k_0,
+                (self.weights.name, self.weights.dtype, self.weights.place(self.sum.top, at), 1),
                 (c.stage(stage), c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
             )  # fmt: skip
 
@@ -245,11 +244,12 @@ class _Streamed(ChainPass):
         """Stores the element of the row, of which ``total`` is the first contraction's sum."""
         where = {self.m.axis: self.side.at(row), self.t.axis: columns.at(column)}
         element = substitute_scalar(self.element_from(total), where, {})
-        place = self._place(row, column)
-        body: Body = (*substitute(self.lets, where), ln.Store("product", place, element))
+        place = self.product.place(row, column)
+        body: Body = (*substitute(self.lets, where), ln.Store(self.product.name, place, element))
         valid = (*self.side.valid(row), *columns.valid(column))
         if valid:
-            body = (ln.Store("product", place, self.number(0.0)), ln.If(valid, body))
+            zero = ln.literal(bytes(self.row.dtype.itemsize), self.row.dtype)
+            body = (ln.Store(self.product.name, place, zero), ln.If(valid, body))
         return body
 
     def _reduced(self, columns: Side) -> Body:
@@ -258,7 +258,7 @@ class _Streamed(ChainPass):
         by = self.by
         at = Var(f"{by.axis}_3", 0, by.block // self.threads_per_row - 1)
         column = sym.expr(at) * self.threads_per_row + self.place_in_row
-        row = ln.load("product", self._place(self.own_row, column), self.dtype)
+        row = self.product.load(self.own_row, column)
         block = self._block(self.own_row, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.own_row)})
         rows, valid = self.side.valid(self.own_row), columns.valid(column)
 
@@ -276,10 +276,10 @@ class _Streamed(ChainPass):
 
         maxima = [s for state in self.maxima for s in reduce(state, row, ())]
         weights: list[ln.Statement] = self._moved(block, self.own_row)
-        # The last sum that reads an element of the product replaces it with the left operand of the last contraction.
-        kept = ln.temporary("kept", self.dtype)
+        # The last sum that reads an element of the product stores the left operand of the last contraction for it.
+        kept = ln.temporary("kept", self.row.dtype)
         left = counted(block.value(self.left(), kept), ops.SUM_REDUCE)
-        before = (ln.Define("kept", row), ln.Store("product", self._place(self.own_row, column), left))
+        before = (ln.Define("kept", row), self.weights.store(self.own_row, column, left))
         for number, state in enumerate(self.sums, 1):
             weights += reduce(state, kept, before) if number == len(self.sums) else reduce(state, row, ())
         if not self.sums:
@@ -342,6 +342,36 @@ class _Streamed(ChainPass):
         body = substitute(self.final(held.row, self._total()), where)
         valid = (*self.side.valid(held.row), *columns.valid(held.column))
         return held.loops((ln.If(valid, body),) if valid else body)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """An array of columns of ``rows`` elements, each of which is aligned, that lie apart by other banks."""
+
+    name: str
+    dtype: DType
+    rows: int
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one column to the next."""
+        return self.rows + ALIGNMENT // self.dtype.itemsize
+
+    def allocation(self, columns: int) -> ln.Alloc:
+        return ln.Alloc(self.name, self.dtype, self.pitch * columns, "shared")
+
+    def place(self, row: Int, column: Int) -> Int:
+        """The offset of an element."""
+        return column * self.pitch + row
+
+    def load(self, row: Int, column: Int) -> ln.Scalar:
+        return ln.load(self.name, self.place(row, column), self.dtype)
+
+    def store(self, row: Int, column: Int, value: ln.Scalar) -> ln.Store:
+        """The store of ``value``, rounded to the type."""
+        if value.dtype != self.dtype:
+            value = ln.apply(ops.CAST, (value,), ops.To(self.dtype), self.dtype)
+        return ln.Store(self.name, self.place(row, column), value)
 
 
 def _partial(name: str) -> str:

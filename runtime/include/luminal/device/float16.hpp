@@ -1,7 +1,7 @@
 // float16 and bfloat16: exact decoding, encoding rounded once to nearest even.
 //
-// Overflow gives infinity, underflow is gradual. NaN stays NaN; only bfloat16, and float16 under emulation, keep its
-// sign and upper payload.
+// Overflow gives infinity, underflow is gradual. NaN stays NaN; what NVIDIA's GPUs encode does not keep its sign and
+// upper payload.
 #pragma once
 
 #include "luminal/device/arithmetic.hpp"
@@ -55,6 +55,17 @@ LM_DEVICE uint16_t float_to_float16(float v) {
 
 #endif
 
+#if defined(LM_CUDA)
+
+LM_DEVICE float bfloat16_to_float(uint16_t h) { return bitcast<float>(static_cast<uint32_t>(h) << 16); }
+LM_DEVICE uint16_t float_to_bfloat16(float v) {
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+
+#else
+
 LM_DEVICE float bfloat16_to_float(uint16_t h) {
     const uint32_t word = static_cast<uint32_t>(h) << 16;
     const float number = bitcast<float>(word);
@@ -66,6 +77,8 @@ LM_DEVICE uint16_t float_to_bfloat16(float v) {
     const uint32_t rounded = word + 0x7fff + (word >> 16 & 1);
     return static_cast<uint16_t>((v == v ? rounded : word | 0x400000) >> 16);
 }
+
+#endif
 
 }  // namespace detail
 
