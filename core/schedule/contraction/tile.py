@@ -85,7 +85,10 @@ def choose_tile(
     ]
     cycles = times[0]
     if len(times) > 1:  # how many times as long as the best tile for a size, at worst
-        cycles = [max(own / min(of_size) for own, of_size in zip(each, times, strict=True)) for each in zip(*times, strict=True)]
+        cycles = [
+            max(own / min(of_size) for own, of_size in zip(each, times, strict=True))
+            for each in zip(*times, strict=True)
+        ]
     about = (f"packed in {columns_of_b}", f"at most {widest}", *(("scaled",) if scaled else ()))
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
 
