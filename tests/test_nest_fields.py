@@ -1,12 +1,13 @@
 """The descriptions of statements: that none leaves out a field, and that traversals reach what they describe."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import pytest
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
+from luminal.core.matrix import DOT_INT8
 from luminal.core.ops import Failure
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.rewrite import replace_scalars, replace_statements, substitute
@@ -28,7 +29,7 @@ VALUE = ir.load("read", sym.expr(AT), F32, (sym.expr(AT) - 2,), bytes(4))
 LOOP = ir.Loop(K, sym.expr(AT) + 1, "serial", ())
 
 STATEMENTS = get_args(ir.Statement)
-DESCRIBED = (*STATEMENTS, ir.Prologue)
+DESCRIBED = (*STATEMENTS, ir.Prologue, ir.Scales)
 
 # The types of the fields of each role; fields of any other type are "other".
 ROLES = {
@@ -36,7 +37,7 @@ ROLES = {
     "terms": {"tuple[tuple[str, Scalar], ...]"},
     "indices": {"Int", "Int | None", "Indices"},
     "conditions": {"tuple[Int, ...]"},
-    "nested": {"tuple[Loop, ...]", "Prologue | None"},
+    "nested": {"tuple[Loop, ...]", "Prologue | None", "Scales | None"},
     "body": {"tuple[Statement, ...]"},
     "binds": {"Var"},
     "reads": {"str"},
@@ -56,6 +57,7 @@ SAMPLES = {
     "tuple[Loop, ...]": (LOOP,),
     "tuple[Statement, ...]": (ir.Define("y", VALUE),),
     "Prologue | None": ir.Prologue(Var("e1", 0, 3), VALUE),
+    "Scales | None": None,  # a sum with scales has a unit, and no prologue: ``SCALED``
     "str": "array",
     "tuple[str, ...]": ("x",),
     "Op": ops.SUM_REDUCE,
@@ -76,7 +78,10 @@ def _sample(kind: Any) -> ir.Statement:
     return statement
 
 
+SCALES = ir.Scales(Var("e2", 0, 3), VALUE, Var("e1", 0, 3), VALUE)
+SCALED: Any = replace(_sample(ir.Contract), prologue=None, a_ahead=None, unit=DOT_INT8, scales=SCALES)
 SAMPLED = [pytest.param(_sample(kind), id=kind.__name__) for kind in STATEMENTS]
+SAMPLED.append(pytest.param(SCALED, id="Contract, scaled"))
 
 
 @pytest.mark.parametrize("kind", DESCRIBED)

@@ -79,7 +79,7 @@ class Case:
         return math.gcd(self.left, self.right)
 
     def is_summed_by(self, target: targets.Target) -> bool:
-        """Whether a unit of ``target`` takes blocks in whole steps. One block alone is a sum of integers as any other."""
+        """Whether a unit of ``target`` takes blocks in whole steps. One block is a sum as any other."""
         units = (unit for unit in target.units_of(types.u8, types.i8, types.i32) if unit.in_vectors)
         return any(self.block % unit.depth == 0 for unit in units) and self.depth > self.block
 
@@ -153,10 +153,13 @@ def test_rows_that_are_not_finite_are_nan_as_in_the_sum_of_real_numbers() -> Non
     np.testing.assert_array_equal(found[4], 0)
 
 
-def test_weights_with_scales_that_are_not_finite_are_no_such_blocks() -> None:
-    """A block whose integers sum to 0 would be NaN, where its terms are infinities of both signs, or the reverse."""
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 1e38, 1e-40])
+def test_weights_with_scales_of_extreme_sizes_are_no_such_blocks(scale: float) -> None:
+    """The sum of a block's integers times the scale may overflow, lose bits, or be 0 times infinity, where that of its
+    terms does not."""
     weights, scales = Case(64, 32, 32).weights()
-    scales[0, 0] = np.inf
+    scales = scales.astype(np.float32)
+    scales[0, 0] = scale
     x = ir.input_("x", (2, 64), types.f32)
     product = contraction.matmul(x, movement.transpose(real(ir.constant(weights), ir.constant(scales)), 0, 1))
     made = activations.rounded(Graph("infinite", (x,), (("y", product),), ()), "q8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose.arithmetic import round_
-from luminal.core.decompose.compare import clamp, equal, magnitude, maximum, minimum
+from luminal.core.decompose.compare import clamp, equal, maximum, minimum
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.reduction import max_, min_
 from luminal.core.ir import Node, cast, select
@@ -42,7 +42,8 @@ def rounded(x: Node, zero: Node | None, to: DType) -> Node:
 def by_rows(x: Node) -> tuple[Node, Node]:
     """float32 ``x [.., K]`` as int8, and the scale ``[.., 1]`` of each row, its largest magnitude / 127: ``x`` is the
     integers times the scale, but for half a scale. Of a row with an infinity or NaN the scale is that."""
-    scale = max_(magnitude(x), -1, keepdims=True) / 127
+    largest, least = max_(x, -1, keepdims=True), min_(x, -1, keepdims=True)
+    scale = maximum(largest, -least) / 127  # the magnitude of each element would be read by the reduction alone
     return rounded(x / select(equal(scale, 0), 1, scale), None, types.i8), scale
 
 

@@ -1,9 +1,10 @@
 """Contractions of integers that have a scale for each block along K, on both sides.
 
-In ``sum over b of s[m,b] t[b,n] * (sum over k in block b of a[m,k] w[k,n])``, a unit that multiplies bytes computes the
-inner sums, exactly, and the tile scales them. The sum of real numbers that a model writes, ``sum over k of (a s) (w t)``,
-rounds every factor and product; this one rounds three times for each block. Its result is therefore within the bound of
-the other. Scales are the finite numbers, and NaN on the left, for which both sums agree.
+In ``sum over b of s[m,b] t[b,n] (sum over k in block b of a[m,k] w[k,n])``, a unit that multiplies bytes computes the
+inner sums, exactly, and the tile scales them. The sum of real numbers that a model writes, ``sum over k of (a s) (w
+t)``, rounds every factor and term. This one rounds three times for each block, so it is within the bound of the other.
+
+Of an infinite scale the sums would differ: ``t`` is finite, and where activations are rounded ``s`` is finite or NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from luminal.core import ir, ops
+import numpy as np
+
+from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
@@ -55,7 +58,7 @@ def _scaled_every(prologue: Prologue) -> int | None:
         is_whole = isinstance(whole, Computed) and whole.op is ops.CAST
         leaf = whole.operands[0] if is_whole and isinstance(whole, Computed) else None
         if isinstance(leaf, Leaf) and (leaf.dtype, leaf.every, leaf.per) == (i8, 1, 1) and not isinstance(scale, Node):
-            return scale.every if scale.every > 1 and all(map(_is_finite, _leaves(scale))) else None
+            return scale.every if scale.every > 1 and all(map(_is_moderate, _leaves(scale))) else None
     return None
 
 
@@ -67,10 +70,15 @@ def _leaves(part: Part) -> Iterator[Part]:
         yield part
 
 
-def _is_finite(part: Part) -> bool:
-    """Whether all that is stored for a leaf, or a number, is finite."""
+def _is_moderate(part: Part) -> bool:
+    """Whether the numbers of a leaf, or a number, are integers, or of sizes that float16 has: a sum of integers times
+    such a scale neither overflows nor loses bits."""
     source = part.source if isinstance(part, Leaf) else part
-    return isinstance(source, Node) and source.op is ops.CONSTANT and (source.dtype.is_integer or source.attr.is_finite)
+    if not isinstance(source, Node) or source.op is not ops.CONSTANT or source.dtype.is_integer:
+        return isinstance(source, Node) and source.op is ops.CONSTANT
+    (values,) = interp.evaluate([source])
+    sizes, half = np.abs(values.astype(np.float64)), np.finfo(np.float16)
+    return bool(((sizes == 0) | (sizes >= float(half.smallest_subnormal)) & (sizes <= float(half.max))).all())
 
 
 def _integers_and_scale(a: Operand) -> tuple[Place, Place] | None:
@@ -91,7 +99,9 @@ def _split(found: Contraction, along: int, block: int) -> Contraction:
         return tuple(k + (k > along) for k in axes)
 
     k = tuple(sorted((*moved(found.k), along + 1)))
-    split = replace(found, shape=shape, batch=moved(found.batch), m=moved(found.m), n=moved(found.n), k=k, prologue=None)
+    split = replace(
+        found, shape=shape, batch=moved(found.batch), m=moved(found.m), n=moved(found.n), k=k, prologue=None
+    )
     return replace(split, b=_over(found, split, along, block, (found.b.source, found.b.index)))
 
 

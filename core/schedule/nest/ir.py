@@ -420,8 +420,8 @@ class Prologue:
 
 @dataclass(frozen=True)
 class Scales:
-    """What the sum of a block is multiplied by: an element of an array for each ``row``, and a value for each ``column``
-    as a prologue computes it. Both are over all loops of the contract but the last, whose terms are the block."""
+    """What the sum of a block is multiplied by: for each ``row`` an element of an array, for each ``column`` a value as
+    a prologue computes it. Both are over all loops of the contract but the last, whose terms are the block."""
 
     row: Var
     left: Scalar
@@ -465,14 +465,15 @@ class Contract:
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
-    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps. Each
-    such sum of integers joins the others, in ``dtype``, times both scales.
+    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps.
+    Such a sum of integers joins the others, in ``dtype``, times both scales.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
-    or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without one or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
+    or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit of vectors or with ``accumulate``, and
+    in the ``background`` without a fragment that reads panels.
     """
 
     tile: str

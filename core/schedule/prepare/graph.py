@@ -205,9 +205,9 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
     prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
     scaled = None if prologue is None else in_blocks(found, prologue, target)
     if scaled is not None:
-        suited, unit = scaled
-        tile = choose_tile(target, suited, columns, unit=unit, scaled=True)
-        return _Choice(found, tile, suited, narrow_weights(suited, target.costs.memory))
+        blocks, unit = scaled
+        tile = choose_tile(target, blocks, columns, unit=unit, scaled=True)
+        return _Choice(found, tile, blocks, narrow_weights(blocks, target.costs.memory))
     suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     if suited is not None:

@@ -155,7 +155,9 @@ class Tensorise:
             raise ScheduleError(f"tensorise: no unit of vectors takes blocks of {block.extent} terms in whole steps")
         row, axis = Var(f"{self.m or 'e0'}_scaled", 0, self.max_rows - 1), sym.as_var(column)
         assert axis is not None
-        left = scaled.left if m_loop is None else substitute_scalar(scaled.left, {m_loop.axis: first + sym.expr(row)}, {})
+        left = (
+            scaled.left if m_loop is None else substitute_scalar(scaled.left, {m_loop.axis: first + sym.expr(row)}, {})
+        )
         right = substitute_scalar(scaled.right, by, {})
         for access in (*accesses(left), *accesses(right)):
             if block.axis in sym.variables(access.offset):
