@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -220,13 +221,19 @@ def cells(found: Results) -> Iterator[tuple[str, ...]]:
             yield f"`{target}`", form, row["done"], title, *sizes, error
 
 
+def wrapped(text: str) -> list[str]:
+    """The lines of a paragraph, or of a point of a list, for a page."""
+    return textwrap.wrap(text, 120, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)
+
+
 def page(found: Results) -> str:
     """The page for ``docs/``."""
     rows = found.under("").values()
     ran = [row["error"] for row in rows if row["error"] is not None]
     linked = sum(row["error"] is None and row["ok"] for row in rows)
     lines = [
-        "# Every machine from one", "", ABOUT, "", *found.machines, "",
+        "# Every machine from one", "", *wrapped(ABOUT), "",
+        *(line for name in found.machines for line in wrapped(f"- {name}")), "",
         f"{len(ran)} libraries were run, {sum(error <= TOLERANCE for error in ran)} of them within the tolerance, "
         f"{linked} linked, {sum(not row['ok'] for row in rows)} failed.",
         "", *tables.markdown(HEADINGS, list(cells(found)), left=4), "",

@@ -81,6 +81,7 @@ def test_the_page_has_a_row_for_each(small: everywhere.Subject, tmp_path: Path) 
     text = everywhere.page(found)
     assert "| `x86-64` | library | done so | Small | 5 KB | 2.0 MB | 2.0e-07 |" in text
     assert "1 libraries were run, 1 of them within the tolerance, 1 linked, 0 failed." in text
+    assert max(map(len, text.splitlines())) <= 120
     assert json.loads((tmp_path / "machines.json").read_text())
 
 

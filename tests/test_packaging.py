@@ -180,10 +180,10 @@ def test_an_installed_wheel_compiles_a_model(environment: Path, tmp_path: Path, 
     assert Path(output.splitlines()[-1]).is_relative_to(environment.resolve())
 
 
-# Where a system keeps its compilers; whatever lies there is hidden.
+# Where a system keeps its compilers; whatever lies there is hidden. (Debian's /usr/bin/ld.so is what starts programs.)
 HIDDEN = """
 for f in /usr/bin/*g++* /usr/bin/*gcc* /usr/bin/*clang* /usr/bin/c++ /usr/bin/cc /usr/bin/c89* /usr/bin/c99* \\
-    /usr/bin/as /usr/bin/ld /usr/bin/ld.* /usr/local/bin/*g++* /usr/local/bin/*clang*; do
+    /usr/bin/as /usr/bin/ld /usr/bin/ld.[!s]* /usr/local/bin/*g++* /usr/local/bin/*clang*; do
     [ -e "$f" ] && mount --bind /dev/null "$f"
 done
 exec "$@"
