@@ -243,6 +243,15 @@ def read(queries: sym.Int, keys: sym.Int, dtype: DType = types.f32) -> tuple[ir.
     return ir.Graph("read", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
 
 
+def rounded(queries: sym.Int, keys: sym.Int, dtype: DType = types.bf16) -> tuple[ir.Graph, dict[str, Array]]:
+    """Attention as plain code in a narrow type has it: scores and weights are rounded."""
+    source = Source()
+    q, k, v = (source.input(2, *shape, dtype=dtype) for shape in ((queries, 16), (keys, 16), (keys, 24)))
+    y = contraction.matmul(reduction.softmax(contraction.matmul(q, movement.transpose(k, -2, -1)) * 0.25, -1), v)
+    dims = {v for extent in (queries, keys) for v in sym.variables(extent)}
+    return ir.Graph("rounded", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
+
+
 def chains(graph: ir.Graph, target: Target) -> tuple[dict[str, ln.LoopNest], dict[int, str]]:
     """The kernels that are chains, and why others are not."""
     reached: dict[str, Any] = {}
@@ -274,8 +283,9 @@ def test_sizes_that_fill_no_tile(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "dtype"), [(masked, types.f32), (heads, types.bf16), (read, types.f32)], ids=["mask", "causal", "read"]
-)
+    ("build", "dtype"), [(masked, types.f32), (heads, types.bf16), (read, types.f32), (rounded, types.bf16)],
+    ids=["mask", "causal", "read", "rounded"],
+)  # fmt: skip
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
 def test_generated_kernels_agree_with_float64_at_any_size(
     target: Target, build: Callable[..., tuple[ir.Graph, dict[str, Array]]], dtype: DType, tmp_path: Path
@@ -292,6 +302,20 @@ def test_generated_kernels_agree_with_float64_at_any_size(
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
         scale = np.abs(np.nan_to_num(expected)).max()
         assert np.abs(np.nan_to_num(found - expected)).max() <= max(dtype.eps, 1e-6) * scale
+
+
+@pytest.mark.parametrize(("build", "fragments"), [(rounded, [types.bf16] * 2), (heads, [types.bf16, None])])
+def test_weights_are_multiplied_as_the_graph_rounds_them(
+    build: Callable[..., tuple[ir.Graph, dict[str, Array]]], fragments: list[DType | None]
+) -> None:
+    """Rounded ones by fragments, in place of the scores; those that are not rounded as they are."""
+    (kernel,) = compile_graph(build(64, 64, types.bf16)[0], CUDA).kernels
+    contracts = {s.tile: s.fragment for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Contract)}
+    assert [None if f is None else f.dtype for f in contracts.values()] == fragments
+    (stream,) = transforms(kernel, StreamStaged)
+    assert stream.operand == fragments[-1]
+    shared = {s.name: s.dtype for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Alloc)}
+    assert shared["product"] == (types.f32 if build is heads else types.bf16) and "weights" not in shared
 
 
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
@@ -339,7 +363,7 @@ def real(target: Target) -> dict[str, ln.LoopNest]:
     seq = sym.var("seq", 1, 4096)
     cases = [(seq, types.f32, 64), (2048, types.f32, 128), (2048, types.bf16, 64), (seq, types.bf16, 128)]
     cases += [(1000, types.f16, 128)]
-    found: dict[str, ln.LoopNest] = {}
+    found: dict[str, ln.LoopNest] = {"chain_rounded": chains(rounded(2048, 2048)[0], target)[0]["chain0"]}
     for extent, dtype, width in cases:
         q, k, v = (ir.input_(name, (2, 16, extent, width), dtype) for name in "qkv")
         y = attention.scaled_dot_product_attention(q, k, v, is_causal=True)
