@@ -41,7 +41,8 @@ class Speed:
     """A model's weights of one kind. ``luminal`` and ``llama`` are seconds of each of ``WORK``: medians and minimums.
     ``read`` are the bytes a second at which the machine's memory is read by as many threads, ``needed`` the bytes of a
     step at each of ``PLACES``. Of a fresh process: seconds until the first token after opening the library, and its
-    largest resident memory, in bytes. ``build`` are seconds."""
+    largest resident memory, in bytes. ``build`` are seconds. ``apart`` is how far the logits of both lie apart after a
+    prompt: the length of their difference by that of llama.cpp's."""
 
     layers: int
     threads: int
@@ -53,6 +54,7 @@ class Speed:
     memory: int
     build: float
     version: str = ""
+    apart: float | None = None
 
 
 def measure(name: str, kind: str, activations: str, layers: int, threads: int, runs: int, display: Display) -> Speed:
@@ -75,7 +77,10 @@ def measure(name: str, kind: str, activations: str, layers: int, threads: int, r
         fresh = apart.run("benchmarks.language", {"fresh": str(exported), "threads": threads})
         probe = Probe(targets.detect(), threads)
         reading = probe.read(STREAM)
-        ours, theirs = work(lm), {} if llama.missing() else peer(path, threads)
+        ours, theirs, between = work(lm), {}, None
+        if not llama.missing():
+            model = llama.opened(path, CONTEXT, CHUNK, threads)
+            theirs, between = peer(model), difference(lm, model)
         found: dict[str, dict[str, Timing]] = {}
         for what, prepare in ours.items():
             display.report(what, 0.0)
@@ -89,7 +94,7 @@ def measure(name: str, kind: str, activations: str, layers: int, threads: int, r
         return Speed(
             shape.layers, threads, _times(found, "luminal"), _times(found, "llama.cpp"),
             {f"decode at {place}": weights + shape.cache(place) for place in PLACES}, reading, fresh["first"],
-            fresh["memory"], build, llama.version() if theirs else "",
+            fresh["memory"], build, llama.version() if theirs else "", between,
         )  # fmt: skip
 
 
@@ -134,14 +139,19 @@ def work(lm: LanguageModel) -> dict[str, Prepared]:
     return dict(zip(WORK, made, strict=True))
 
 
-def peer(path: Path, threads: int) -> dict[str, Prepared]:
-    """The same of llama.cpp, for one sequence."""
-    from llama_cpp import Llama
+def difference(lm: LanguageModel, model: Any) -> float:
+    """How far logits lie apart after a prompt."""
+    tokens = drawn(lm.vocabulary, PROMPT)
+    lm.reset()
+    lm.prefill(0, tokens)
+    model.reset()
+    model.eval(tokens)
+    found, theirs = lm.logits(0).astype(np.float64), llama.logits(model).astype(np.float64)
+    return float(np.linalg.norm(found - theirs) / np.linalg.norm(theirs))
 
-    model = Llama(
-        str(path), n_ctx=CONTEXT, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, verbose=False,
-        logits_all=False,
-    )  # fmt: skip
+
+def peer(model: Any) -> dict[str, Prepared]:
+    """The same of llama.cpp, for one sequence."""
     tokens = drawn(model.n_vocab(), CONTEXT)
 
     def decoding(place: int) -> Callable[[], object]:

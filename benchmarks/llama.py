@@ -133,6 +133,24 @@ def _drawn(draw: np.random.Generator, size: tuple[int, int], kind: str, stored: 
     return blocks.reshape(rows, -1)
 
 
+def opened(path: Path, context: int, batch: int, threads: int) -> Any:
+    """The model of a file."""
+    from llama_cpp import Llama
+
+    return Llama(
+        str(path), n_ctx=context, n_batch=batch, n_threads=threads, n_threads_batch=threads, verbose=False,
+        logits_all=False,
+    )  # fmt: skip
+
+
+def logits(model: Any) -> np.ndarray[Any, Any]:
+    """Those of the token that was read last."""
+    import llama_cpp
+
+    found = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+    return np.ctypeslib.as_array(found, (model.n_vocab(),)).copy()
+
+
 def open_step(path: Path, past: int, threads: int) -> Callable[[], object]:
     """What computes one token after ``past`` others, whose keys and values are in the cache."""
     from llama_cpp import Llama

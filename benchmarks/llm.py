@@ -24,7 +24,14 @@ HEADINGS = (
     "model", "weights", "activations", f"token at {PLACES[0]}", "of reading", f"token at {PLACES[1]}", "of reading",
     f"{SLOTS} tokens at {PLACES[0]}", f"prompt of {PROMPT}", "first token", "memory",
 )  # fmt: skip
-BESIDE = ("model", "weights", "activations", *(f"token at {place}" for place in PLACES), f"prompt of {PROMPT}")
+BESIDE = (
+    "model",
+    "weights",
+    "activations",
+    *(f"token at {place}" for place in PLACES),
+    f"prompt of {PROMPT}",
+    "logits apart",
+)
 ABOUT = (
     "`python -m benchmarks.llm --write docs/benchmarks-llm.md`: GGUF files of random weights in the shapes of known "
     "models, compiled by `luminal.llm.compile`, on {threads} threads. Times are medians. `token at n` is a step of one "
@@ -36,7 +43,8 @@ ABOUT = (
 )
 LLAMA = (
     "llama.cpp computes with the same file, taking turns; it rounds activations to 8 bits where weights have 8 or 4, "
-    f"which luminal does in the rows of `q8`. Its time over luminal's (goal: at least {GOAL_DECODE} for a token, "
+    f"which luminal does in the rows of `q8`. `logits apart` is the length of the difference of both logits after the "
+    f"prompt, by that of llama.cpp's. Its time over luminal's (goal: at least {GOAL_DECODE} for a token, "
     f"{GOAL_PREFILL} for a prompt):"
 )
 
@@ -121,10 +129,14 @@ def beside(measured: Mapping[Piece, Speed]) -> list[tuple[str, ...]]:
     """The cells of a table under ``BESIDE``."""
     near, far, _, prompt = WORK
     return [
-        (_title(name, speed), *kinds, *(f"{speed.llama[w][0] / speed.luminal[w][0]:.2f}" for w in (near, far, prompt)))
+        (
+            _title(name, speed), *kinds,
+            *(f"{speed.llama[w][0] / speed.luminal[w][0]:.2f}" for w in (near, far, prompt)),
+            "" if speed.apart is None else f"{speed.apart:.1e}",
+        )
         for (name, *kinds), speed in measured.items()
         if speed.llama
-    ]
+    ]  # fmt: skip
 
 
 def _title(name: str, speed: Speed) -> str:

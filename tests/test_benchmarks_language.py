@@ -27,11 +27,11 @@ def speed(seconds: float, beside: float | None = None) -> Speed:
 def test_rows_say_how_activations_are_computed(tmp_path: Path) -> None:
     found = Results(tmp_path / "page.json")
     found.put("tinyllama/q8_0/float32", asdict(speed(1e-3, 1.5e-3)))
-    found.put("tinyllama/q8_0/q8", asdict(speed(2e-3, 1e-3)))
+    found.put("tinyllama/q8_0/q8", asdict(replace(speed(2e-3, 1e-3), apart=0.0123)))
     rows = llm.cells(llm.read(found))
     assert [row[1:5] for row in rows] == [("q8_0", "float32", "1 ms", "100%"), ("q8_0", "q8", "2 ms", "50%")]
     assert [row[1:] for row in llm.beside(llm.read(found))] == [
-        ("q8_0", "float32", "1.50", "1.50", "1.50"), ("q8_0", "q8", "0.50", "0.50", "0.50"),
+        ("q8_0", "float32", "1.50", "1.50", "1.50", ""), ("q8_0", "q8", "0.50", "0.50", "0.50", "1.2e-02"),
     ]  # fmt: skip
     page = llm.page(found)
     assert "Below it: TinyLlama-1.1B q8_0 by q8." in page
