@@ -180,7 +180,7 @@ def answer(
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The cells of a table under ``HEADINGS``. What is beside none are the medians of runs of the same round."""
     plain = {row.text: row for row in rows if row.source is None}
-    found = []
+    found: list[tuple[str, ...]] = []
     for row in rows:
         rate = (row.tokens - 1) / statistics.median(row.seconds)
         gain = statistics.median(a / b for a, b in zip(plain[row.text].seconds, row.seconds, strict=True))
