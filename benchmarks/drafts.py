@@ -58,6 +58,9 @@ class Row:
 def main(
     only: Annotated[str, typer.Option(help=f"one of {', '.join(SHAPES)}")] = "qwen",
     weights: Annotated[str, typer.Option(help=f"one of {', '.join(llama.KINDS)}")] = "q8_0",
+    activations: Annotated[
+        str, typer.Option(help="float32, bf16 or q8: what weights of few bits multiply")
+    ] = "float32",
     layers: Annotated[int, typer.Option(min=0, help="layers of the model; 0: as many as it has")] = 0,
     prompt: Annotated[int, typer.Option(min=1, help="tokens of the text before the answer")] = 600,
     tokens: Annotated[int, typer.Option(min=2, help="tokens of the answer")] = 96,
@@ -66,9 +69,10 @@ def main(
     runs: Annotated[int, typer.Option(min=1, help="timed runs of each")] = 5,
 ) -> None:
     """Tokens a second with drafts from the text and from a small model, beside none, taking turns."""
-    found = measure(SHAPES[only][1], weights, layers, prompt, tokens, right, threads, runs)
+    found = measure(SHAPES[only][1], weights, activations, layers, prompt, tokens, right, threads, runs)
     Console(width=120).print(tables.terminal(HEADINGS, cells(found), left=2))
-    print(f"{SHAPES[only][0]}, {weights}; a model that drafts is right {right:.0%} of the time.")
+    what = f"{SHAPES[only][0]}, {weights}, activations {activations}"
+    print(f"{what}; a model that drafts is right {right:.0%} of the time.")
 
 
 class Told:
@@ -129,8 +133,9 @@ def trained() -> Any:
 
 
 def measure(
-    shape: llama.Shape, kind: str, layers: int, prompt: int, tokens: int, right: float, threads: int, runs: int
-) -> list[Row]:
+    shape: llama.Shape, kind: str, activations: str, layers: int, prompt: int, tokens: int, right: float, threads: int,
+    runs: int,
+) -> list[Row]:  # fmt: skip
     """All rows, in turns."""
     tokenizer = trained()
     shape = replace(shape, layers=layers or shape.layers)
@@ -142,7 +147,7 @@ def measure(
                 warnings.simplefilter("ignore")  # the file has no tokenizer
                 return luminal.llm.compile(
                     path, context=prompt + tokens + 2 * max(DRAFTS), slots=slots, threads=threads, name=name,
-                    speculate=speculate, progress=display.report,
+                    speculate=speculate, activations=activations, progress=display.report,
                 )  # fmt: skip
 
         model = Told(compiled("model", shape, len(TEXTS), max(DRAFTS)))
@@ -180,7 +185,7 @@ def answer(
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The cells of a table under ``HEADINGS``. What is beside none are the medians of runs of the same round."""
     plain = {row.text: row for row in rows if row.source is None}
-    found = []
+    found: list[tuple[str, ...]] = []
     for row in rows:
         rate = (row.tokens - 1) / statistics.median(row.seconds)
         gain = statistics.median(a / b for a, b in zip(plain[row.text].seconds, row.seconds, strict=True))

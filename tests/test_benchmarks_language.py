@@ -56,7 +56,7 @@ def test_drafts_are_timed_with_the_tokens_of_a_text(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(drafts, "DRAFTS", (3,))
     monkeypatch.setattr(drafts, "SMALL", replace(TINY, tied=True))
     shape = replace(TINY, vocabulary=drafts.PIECES)
-    rows = drafts.measure(shape, "q8_0", 0, prompt=200, tokens=24, right=1.0, threads=1, runs=1)
+    rows = drafts.measure(shape, "q8_0", "q8", 0, prompt=200, tokens=24, right=1.0, threads=1, runs=1)
     found = {(row.text, row.source): row.counts for row in rows}
     assert found["code", None].proposed == 0
     assert all(counts.accepted == counts.proposed >= 15 for (_, source), counts in found.items() if source == "a model")

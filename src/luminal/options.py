@@ -252,7 +252,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """``command`` as typer takes it, where parameters that are dataclasses stand for options of several commands: each
     field is an option with its default."""
     signature = inspect.signature(command, eval_str=True)
-    groups = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     single: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.name in groups:
