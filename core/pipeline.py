@@ -51,9 +51,9 @@ PASSES = {
     "integer contractions": "contractions of 8-bit integers take the form that the target's instructions compute",
     "simplification": "nodes are replaced by simpler ones of the same value, and constants are folded",
     "known functions": "functions that the model spells out in simpler ones are computed as one",
+    "strips": "products that share large values compute them again, in strips of rows",
     ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
-    "strips": "products that share large values compute them again, in strips of rows",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
@@ -119,7 +119,6 @@ def compile_graphs(
         graph = rewritten(graph, target, passed)
         graph = passed("look-ups", looked_up.of_few(graph))
         if target.algebra == BOUNDED:
-            graph = passed("strips", strips.in_strips(graph, target))
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
@@ -148,6 +147,8 @@ def rewritten(graph: Graph, target: Target, passed: Callable[[str, Graph], Graph
     """
     graph = passed("simplification", simplify(graph, (*RULES, *quotient.RULES) if target.fused else RULES))
     graph = passed("known functions", spelled_out.known(graph))
+    if target.algebra == BOUNDED:
+        graph = passed("strips", strips.in_strips(graph, target))  # of the products that gradients have in common
     if target.algebra == BOUNDED and not any(x.option == "winograd" for x in graph.approximations):
         graph = passed(ALGEBRA, algebra.improved(graph, target))
     return graph
