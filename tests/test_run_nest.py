@@ -72,6 +72,8 @@ def test_faults_of_a_nest_are_found() -> None:
     assert "x[-1]: element -1 of 4" in refusal(ir.Store("out", 0, ir.load("x", -1, F32)))
     assert "variable i" in refusal(store)
     assert "temporary t has no value" in refusal(ir.Store("out", 0, ir.temporary("t", F32)))
+    rows = Var("rows", 1, 6)  # a transform that declares less than it assigns misleads whatever relies on the bounds
+    assert "rows becomes 7, and is declared as 1 .. 6" in refusal(ir.Assign(rows, 7))
     assert "array y is not in scope" in refusal(ir.Store("out", 0, op(ops.ADD, number(1.0), ir.load("y", 0, F32))))
 
 

@@ -1,8 +1,9 @@
 """Runs a loop nest in plain Python, as ``nest`` defines it: the oracle of code generation and of schedule transforms.
 
-Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector and
-thread loops run as plain loops, parallel loops in order. Where the threads of a task share memory, an element that two
-of them touch, one writing, raises an error if no barrier lies between that orders accesses to its array.
+Slow (one scalar at a time) and strict: an index outside an array, a value beyond its bounds or a name out of scope
+raises an error. Vector and thread loops run as plain loops, parallel loops in order. Where the threads of a task share
+memory, an element that two of them touch, one writing, raises an error if no barrier lies between that orders accesses
+to its array.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class _Machine:
             unwritten = np.full(statement.extent * statement.dtype.itemsize, 0xFF, np.uint8)
             self.arrays[statement.name] = unwritten.view(statement.dtype.numpy)
         elif isinstance(statement, Assign):
-            self.variables[statement.axis.name] = self._int(statement.value)
+            self.variables[statement.axis.name] = self._within(statement.axis, self._int(statement.value))
         elif isinstance(statement, Prefetch):
             self._element(statement.array, statement.offset)
         elif isinstance(statement, CopyBox):
@@ -169,6 +170,13 @@ class _Machine:
             self._check_box(statement)
         else:
             self._contract(statement)
+
+    def _within(self, axis: sym.Var, value: int) -> int:
+        """``value`` for ``axis``, within the bounds that transforms and generated code rely on."""
+        highest = self._int(axis.hi)
+        if not axis.lo <= value <= highest:
+            raise SpecError(f"{axis.name} becomes {value}, and is declared as {axis.lo} .. {highest}")
+        return value
 
     def _check_box(self, box: CopyBox) -> None:
         """Raises SpecError where the body has not copied the box."""
