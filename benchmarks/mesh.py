@@ -36,8 +36,8 @@ from luminal.timing import text
 
 ABOUT = """# Several ranks on one machine
 
-`python -m benchmarks.mesh --write docs/mesh.md`: two ranks with a thread each beside one rank with two threads. All ways
-of a row stay open and take turns; times are medians, of ranks the slowest one's. What is below is float32."""
+`python -m benchmarks.mesh --write docs/mesh.md`: two ranks with a thread each beside one rank with two threads. All
+ways of a row stay open and take turns; times are medians, of ranks the slowest one's. All in float32."""
 SPEED = ("model", "one rank, one thread", "one rank, two threads", "two ranks", "of one with two threads", "foretold")
 STEPS = ("step with AdamW", "one rank", "two ranks", "of one rank", "PyTorch, one", "PyTorch, two", "of one",
          "PyTorch, two / two ranks")  # fmt: skip
@@ -70,8 +70,7 @@ class Team:
         return self
 
     def turn(self, runs: int) -> tuple[float, float, float]:
-        """The median seconds of a run, and those of it in which exchanges begin and are waited for, each on the rank that
-        has most."""
+        """The median seconds of a run, and those in which exchanges begin and are waited for, of the rank with most."""
         for member in self._members:
             member.send(runs)
         found = [[statistics.median(column) for column in zip(*member.recv(), strict=True)] for member in self._members]
@@ -133,7 +132,7 @@ def step(name: str, runs: int, link: str, root: Path, small: bool = False) -> di
         torch.manual_seed(0)
         module, inputs = case.small() if small else case.make()
         optimizer = torch.optim.AdamW(module.train().parameters(), lr=1e-4)
-        names = dict.fromkeys(("x", "target"), {"data": 0})
+        names = {"x": {"data": 0}, "target": {"data": 0}}
         options: dict[str, Any] = {} if ranks == 1 else {"mesh": {"data": 2}, "shard": names, "link": link}
         made = luminal.compile_training(module, None, optimizer, inputs, name=f"step{ranks}", **options)
         made.export(root / str(ranks), python_module=False)
@@ -185,12 +184,12 @@ TABLES: Mapping[str, tuple[str, Sequence[str], Cells]] = {
     "overlap": ("step", OVERLAP, overlap_cells),
 }
 SAID = {
-    "models": "## Layers divided\n\nA batch of two, whose layers two ranks divide (tensor parallel). `foretold` is what "
-    "`luminal plan` says of two ranks beside one, each with a thread.",
-    "steps": "## Steps of training\n\nThe rows of a batch divided (data parallel). PyTorch is `torch.compile` of module "
-    "and optimiser; on two ranks, DistributedDataParallel over gloo whose module is under `torch.compile`.",
+    "models": "## Layers divided\n\nA batch of two, whose layers two ranks divide (tensor parallel). `foretold` is "
+    "what `luminal plan` says of two ranks beside one, each with a thread.",
+    "steps": "## Steps of training\n\nRows of a batch divided (data parallel). PyTorch is `torch.compile` of module "
+    "and optimiser; on two ranks, DistributedDataParallel over gloo of a module under it.",
     "overlap": "## Overlap\n\nThe time of such a step that a rank waits for exchanges, and the same with "
-    "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what this takes longer.",
+    "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what that adds.",
 }
 
 

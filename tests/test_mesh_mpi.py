@@ -62,6 +62,9 @@ def test_ranks_give_what_one_process_does(kind: str, ranks: int, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     outputs = [np.load(tmp_path / f"y.{rank}.{run}.npy") for rank in range(ranks) for run in range(3)]
     np.testing.assert_allclose(outputs[0], np.load(folder / "expected.npy"), rtol=1e-5, atol=1e-5)
+    if (kind, ranks) == ("block", 2):
+        assert mpirun(ranks, folder, tmp_path / "z", LUMINAL_MPI_OVERLAP="0").returncode == 0
+        outputs.append(np.load(tmp_path / "z.0.0.npy"))
     for output in outputs[1:]:
         np.testing.assert_array_equal(output.view(np.uint32), outputs[0].view(np.uint32))
 
