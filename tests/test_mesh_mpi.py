@@ -106,9 +106,7 @@ def test_ranks_of_one_machine_divide_its_cpus(tmp_path: Path) -> None:
     y, z = ([set(map(int, (tmp_path / f"{n}.{r}.cpus").read_text().split())) for r in range(2)] for n in "yz")
     assert z == [every] * 2
     assert y == z if len(every) < 2 else (y[0] | y[1] == every and not y[0] & y[1])
-    for cpu in range(
-        8
-    ):  # two nodes, whose CPUs alternate, of two cores each, of which one has two threads: 0 and 4, ..
+    for cpu in range(8):  # of two nodes, whose CPUs alternate, with two cores each of two threads
         topology = tmp_path / "system" / "cpu" / f"cpu{cpu}" / "topology"
         topology.mkdir(parents=True)
         (topology / "physical_package_id").write_text(f"{cpu % 2}\n")
