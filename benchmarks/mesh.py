@@ -179,7 +179,7 @@ def equal(name: str, _: int, link: str, root: Path, small: bool = False) -> dict
     for way in (*ways, ways[-1]):
         with Team(way.what, way.ranks) as team:
             found.append(team.steps(ALIKE))
-    losses = []
+    losses: list[list[float]] = []
     for dtype in (torch.float64, torch.float32):
         module, inputs, _optimizer = made(name, small)
         module = module.to(dtype)
@@ -243,9 +243,9 @@ SAID = {
     "and optimiser; on two ranks, DistributedDataParallel over gloo of a module under it.",
     "overlap": "## Overlap\n\nThe time of such a step that a rank waits for exchanges, and the same with "
     "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what that adds.",
-    "equal": f"## Results\n\nThe losses of {ALIKE} steps on one batch, the largest relative difference of any; those of "
-    f"the first {EXACT} beside PyTorch's in float64. Ranks have the same losses to the bit, or the command fails; `again` "
-    "is another start of two ranks.",
+    "equal": f"## Results\n\nThe losses of {ALIKE} steps on one batch, the largest relative difference of any; those "
+    f"of the first {EXACT} beside PyTorch's in float64. Ranks have the same losses to the bit, or the command fails; "
+    "`again` is another start of two ranks.",
 }
 
 
@@ -278,7 +278,10 @@ def main(
     trained = [] if steps == "-" else tables.among(steps, training.CASES, "--steps")
     compared = [] if alike == "-" else tables.among(alike, training.CASES, "--alike")
     found = Results(tables.measurements(write))
-    todo = [*(("model", name, model) for name in models), *(("step", name, step) for name in trained)]
+    todo: list[tuple[str, str, Callable[..., dict[str, Any]]]] = [
+        *(("model", name, model) for name in models),
+        *(("step", name, step) for name in trained),
+    ]
     todo += [("equal", name, equal) for name in compared]
     work = Work([60.0] * len(todo))
     for kind, name, measured in todo:
