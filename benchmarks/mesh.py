@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from types import TracebackType
@@ -36,12 +36,15 @@ from luminal.timing import text
 
 ABOUT = """# Several ranks on one machine
 
-`python -m benchmarks.mesh --write docs/mesh.md`: two ranks with a thread each beside one rank with two threads. All ways
-of a row stay open and take turns; times are medians, of ranks the slowest one's. What is below is float32."""
+`python -m benchmarks.mesh --write docs/mesh.md`: two ranks with a thread each beside one rank with two threads. All
+ways of a row stay open and take turns; times are medians, of ranks the slowest one's. All in float32."""
 SPEED = ("model", "one rank, one thread", "one rank, two threads", "two ranks", "of one with two threads", "foretold")
 STEPS = ("step with AdamW", "one rank", "two ranks", "of one rank", "PyTorch, one", "PyTorch, two", "of one",
          "PyTorch, two / two ranks")  # fmt: skip
 OVERLAP = ("step with AdamW", "in waits", "without overlap", "ratio", "a step", "a step without overlap")
+EQUAL = ("step with AdamW", "losses", "two ranks off one", "one off float64", "two off float64",
+         "PyTorch off float64", "same bits again")  # fmt: skip
+ALIKE, EXACT = 20, 5  # steps that are compared with one rank's, and with float64's
 TURNS = 4  # of each way
 
 
@@ -70,13 +73,20 @@ class Team:
         return self
 
     def turn(self, runs: int) -> tuple[float, float, float]:
-        """The median seconds of a run, and those of it in which exchanges begin and are waited for, each on the rank that
-        has most."""
+        """The median seconds of a run, and those in which exchanges begin and are waited for, of the rank with most."""
         for member in self._members:
             member.send(runs)
         found = [[statistics.median(column) for column in zip(*member.recv(), strict=True)] for member in self._members]
         seconds, starts, waits = map(max, zip(*found, strict=True))
         return seconds, starts, waits
+
+    def steps(self, count: int) -> list[float]:
+        """The losses of so many steps from the beginning, which are the same bits on all ranks."""
+        for member in self._members:
+            member.send(-count)
+        found, *others = [member.recv() for member in self._members]
+        assert all(other == found for other in others)
+        return list(found)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for member in self._members:
@@ -127,24 +137,8 @@ def model(name: str, runs: int, link: str, root: Path, small: bool = False) -> d
 
 def step(name: str, runs: int, link: str, root: Path, small: bool = False) -> dict[str, Any]:
     """A step of training, the rows of its batch divided, beside PyTorch's."""
-    case = training.CASES[name]
-    ways = {}
-    for ranks in (1, 2):
-        torch.manual_seed(0)
-        module, inputs = case.small() if small else case.make()
-        optimizer = torch.optim.AdamW(module.train().parameters(), lr=1e-4)
-        names = dict.fromkeys(("x", "target"), {"data": 0})
-        options: dict[str, Any] = {} if ranks == 1 else {"mesh": {"data": 2}, "shard": names, "link": link}
-        made = luminal.compile_training(module, None, optimizer, inputs, name=f"step{ranks}", **options)
-        made.export(root / str(ranks), python_module=False)
-        given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
-        np.savez(root / "inputs.npz", **given, lr=np.array([1e-4]))
-        what = {"folder": str(root / str(ranks)), "inputs": str(root / "inputs.npz"), "entry": "train"}
-        what["threads"] = 3 - ranks
-        ways["one" if ranks == 1 else "two"] = Way(what, ranks)
-        if ranks == 2:
-            ways["awaited"] = Way(what, ranks, {"LUMINAL_MPI_OVERLAP": "0"})
-        del module, optimizer, made
+    ways = {"one": exported(name, 1, link, root, small), "two": exported(name, 2, link, root, small)}
+    ways["awaited"] = replace(ways["two"], environment={"LUMINAL_MPI_OVERLAP": "0"})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -156,6 +150,63 @@ def step(name: str, runs: int, link: str, root: Path, small: bool = False) -> di
         **{way: turn[0] for way, turn in found.items()},
         "starts": found["two"][1], "waits": found["two"][2], "awaited starts": found["awaited"][1],
     }  # fmt: skip
+
+
+def made(name: str, small: bool) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], torch.optim.Optimizer]:
+    """A model that is trained, its batch, and its optimiser."""
+    torch.manual_seed(0)
+    module, inputs = training.CASES[name].small() if small else training.CASES[name].make()
+    return module, inputs, torch.optim.AdamW(module.train().parameters(), lr=1e-4)
+
+
+def exported(name: str, ranks: int, link: str, root: Path, small: bool) -> Way:
+    """The library of a step on so many ranks, in a folder, and how it runs."""
+    module, inputs, optimizer = made(name, small)
+    names = {"x": {"data": 0}, "target": {"data": 0}}
+    options: dict[str, Any] = {} if ranks == 1 else {"mesh": {"data": ranks}, "shard": names, "link": link}
+    found = luminal.compile_training(module, None, optimizer, inputs, name=f"step{ranks}", **options)
+    found.export(root / str(ranks), python_module=False)
+    given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+    np.savez(root / "inputs.npz", **given, lr=np.array([1e-4]))
+    what = {"folder": str(root / str(ranks)), "inputs": str(root / "inputs.npz"), "entry": "train"}
+    return Way({**what, "threads": 2 if ranks == 1 else 1}, ranks)
+
+
+def equal(name: str, _: int, link: str, root: Path, small: bool = False) -> dict[str, Any]:
+    """Losses of steps on two ranks beside one, and of the first ones how far each and PyTorch are off float64."""
+    found = []
+    ways = [exported(name, ranks, link, root, small) for ranks in (1, 2)]
+    for way in (*ways, ways[-1]):
+        with Team(way.what, way.ranks) as team:
+            found.append(team.steps(ALIKE))
+    losses: list[list[float]] = []
+    for dtype in (torch.float64, torch.float32):
+        module, inputs, _optimizer = made(name, small)
+        module = module.to(dtype)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
+        given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+        losses.append([])
+        for _step in range(EXACT):
+            optimizer.zero_grad()
+            loss = module(*given)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(float(loss))
+    one, two, again = map(np.array, found)
+    exact, eager = map(np.array, losses)
+    return {
+        "apart": float(np.max(np.abs(two - one) / np.abs(one))), "same bits": bool((two == again).all()),
+        "first": float(one[0]), "last": float(one[-1]),
+        **{
+            key: float(np.max(np.abs(value[:EXACT] - exact) / np.abs(exact)))
+            for key, value in (("one", one), ("two", two), ("eager", eager))
+        },
+    }  # fmt: skip
+
+
+def equal_cells(title: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    numbers = (f"{row[key]:.1e}" for key in ("apart", "one", "two", "eager"))
+    return (title, f"{row['first']:.3f} to {row['last']:.3f}", *numbers, "yes" if row["same bits"] else "no")
 
 
 def speed_cells(title: str, row: Mapping[str, float]) -> tuple[str, ...]:
@@ -183,14 +234,18 @@ TABLES: Mapping[str, tuple[str, Sequence[str], Cells]] = {
     "models": ("model", SPEED, speed_cells),
     "steps": ("step", STEPS, step_cells),
     "overlap": ("step", OVERLAP, overlap_cells),
+    "equal": ("equal", EQUAL, equal_cells),
 }
 SAID = {
-    "models": "## Layers divided\n\nA batch of two, whose layers two ranks divide (tensor parallel). `foretold` is what "
-    "`luminal plan` says of two ranks beside one, each with a thread.",
-    "steps": "## Steps of training\n\nThe rows of a batch divided (data parallel). PyTorch is `torch.compile` of module "
-    "and optimiser; on two ranks, DistributedDataParallel over gloo whose module is under `torch.compile`.",
+    "models": "## Layers divided\n\nA batch of two, whose layers two ranks divide (tensor parallel). `foretold` is "
+    "what `luminal plan` says of two ranks beside one, each with a thread.",
+    "steps": "## Steps of training\n\nRows of a batch divided (data parallel). PyTorch is `torch.compile` of module "
+    "and optimiser; on two ranks, DistributedDataParallel over gloo of a module under it.",
     "overlap": "## Overlap\n\nThe time of such a step that a rank waits for exchanges, and the same with "
-    "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what this takes longer.",
+    "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what that adds.",
+    "equal": f"## Results\n\nThe losses of {ALIKE} steps on one batch, the largest relative difference of any; those "
+    f"of the first {EXACT} beside PyTorch's in float64. Ranks have the same losses to the bit, or the command fails; "
+    "`again` is another start of two ranks.",
 }
 
 
@@ -211,6 +266,7 @@ def page(found: Results) -> str:
 def main(
     only: Annotated[str, typer.Option(help="names of models, with commas between; none: -")] = "bert-base,gpt2",
     steps: Annotated[str, typer.Option(help="names of steps of training, with commas between; none: -")] = "gpt",
+    alike: Annotated[str, typer.Option(help="names of steps whose losses are compared; none: -")] = "-",
     runs: Annotated[int, typer.Option(min=3, help="timed runs in each turn")] = 5,
     link: Annotated[str, typer.Option(help="what joins two processes of this machine")] = "5GB/s,20us",
     small: Annotated[bool, typer.Option(help="models of few elements, which say nothing of speed")] = False,
@@ -220,8 +276,13 @@ def main(
     warnings.simplefilter("ignore")  # what PyTorch's exporter says of itself
     models = [] if only == "-" else tables.among(only, CASES, "--only")
     trained = [] if steps == "-" else tables.among(steps, training.CASES, "--steps")
+    compared = [] if alike == "-" else tables.among(alike, training.CASES, "--alike")
     found = Results(tables.measurements(write))
-    todo = [*(("model", name, model) for name in models), *(("step", name, step) for name in trained)]
+    todo: list[tuple[str, str, Callable[..., dict[str, Any]]]] = [
+        *(("model", name, model) for name in models),
+        *(("step", name, step) for name in trained),
+    ]
+    todo += [("equal", name, equal) for name in compared]
     work = Work([60.0] * len(todo))
     for kind, name, measured in todo:
         work.begin(f"{kind} {name}")

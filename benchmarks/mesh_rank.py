@@ -15,14 +15,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+Steps: TypeAlias = Callable[[int], list[float]]  # the first result of so many runs, from the initial states on
 Run: TypeAlias = Callable[[], tuple[float, float]]  # seconds of it that exchanges with others began in, and waited
 
 
 def main(address: str, what: str) -> None:
     options = json.loads(what)
-    run = library(**options) if "folder" in options else parallel(**options)
+    run, steps = library(**options) if "folder" in options else (parallel(**options), None)
     with Client(address) as parent:
         while runs := parent.recv():
+            if runs < 0:
+                assert steps is not None
+                parent.send(steps(-runs))
+                continue
             found = []
             run()
             for _ in range(runs):
@@ -32,7 +37,7 @@ def main(address: str, what: str) -> None:
             parent.send(found)
 
 
-def library(folder: str, inputs: str, entry: str, threads: int, ranks: int) -> Run:
+def library(folder: str, inputs: str, entry: str, threads: int, ranks: int) -> tuple[Run, Steps]:
     """Of one that is divided by rows, each rank takes its part of ``inputs``."""
     from luminal import launch
     from luminal.runtime import loader
@@ -45,8 +50,8 @@ def library(folder: str, inputs: str, entry: str, threads: int, ranks: int) -> R
         value = np.load(inputs)[tensor.name]
         whole = value.ndim == 0 or value.shape[0] == tensor.shape[0]
         given[tensor.name] = value if whole else np.ascontiguousarray(np.split(value, ranks)[rank])
-    steps = opened.metadata["steps"]
-    starts, waits = ({n for n, row in enumerate(steps) if row["kernels"] and row["kernels"][0].startswith(word)}
+    rows = opened.metadata["steps"]
+    starts, waits = ({n for n, row in enumerate(rows) if row["kernels"] and row["kernels"][0].startswith(word)}
                      for word in ("start ", "wait for "))  # fmt: skip
 
     def run() -> tuple[float, float]:
@@ -54,7 +59,11 @@ def library(folder: str, inputs: str, entry: str, threads: int, ranks: int) -> R
         starting, waiting = (sum(time.seconds for time in times if time.step in those) for those in (starts, waits))
         return starting, waiting
 
-    return run
+    def steps(count: int) -> list[float]:
+        opened.reset()
+        return [float(opened.run(given, entry)[0]) for _ in range(count)]
+
+    return run, steps
 
 
 def parallel(case: str, threads: int, rank: int, ranks: int, small: bool) -> Run:

@@ -92,6 +92,9 @@ MPI = Switch("LUMINAL_MPI", str, "", "the MPI library that libraries of a mesh o
 MPI_OVERLAP = Switch(
     "LUMINAL_MPI_OVERLAP", _flag, True, "0: ranks of a mesh wait for each exchange as soon as it begins"
 )
+MPI_PIN = Switch(
+    "LUMINAL_MPI_PIN", _flag, True, "0: ranks of a mesh that run on one machine do not divide its CPUs among themselves"
+)
 MPI_LIMIT = Switch("LUMINAL_MPI_LIMIT", _seconds, 300.0, "how many seconds a rank of a mesh waits for another")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 LOG = Switch[int | None]("LUMINAL_LOG", _level, None, "what is logged to standard error: debug, info, warning or error")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import nn
@@ -12,7 +16,7 @@ from tests import mesh_batches
 from tests.drawn import draw
 from tests.mesh_batches import LENGTH, WORDS
 from tests.test_training_models import Decoder, of_words
-from tests.training_support import Run
+from tests.training_support import EPS, ORDERS, Run
 
 
 class Block(nn.Module):
@@ -73,3 +77,64 @@ def run(kind: str) -> Run:
 def shard(kind: str) -> dict[str, Any]:
     """Each rank has its rows of the batch."""
     return {name: {"data": 0} for name in ("x" if kind == "resnet" else "tokens", "target")}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What steps of training come to in float64, and how far PyTorch's in float32 come from it: at the most, over
+    several orders of the rows of a batch, as ranks sum in another one. Losses by step; all else by name, after one."""
+
+    losses: tuple[float, ...]
+    errors: tuple[float, ...]
+    values: Mapping[int, Mapping[str, torch.Tensor]]
+    apart: Mapping[int, Mapping[str, float]]
+
+    def check_losses(self, found: list[float]) -> None:
+        """Of the first steps, as far off as twice what PyTorch has been by then."""
+        most = np.maximum.accumulate(self.errors)
+        for number, loss in enumerate(found):
+            exact = self.losses[number]
+            assert abs(loss - exact) <= 2 * most[number] + 4 * EPS * abs(exact), (number, loss, exact, most[number])
+        wanted = self.losses[: len(found)]
+        assert abs(wanted[-1] - wanted[0]) > 100 * most[len(found) - 1]  # steps that were left out would be seen
+
+    def check(self, number: int, found: Mapping[str, Any]) -> None:
+        """All values after so many steps, in their norms."""
+        assert found
+        for name, value in found.items():
+            exact = self.values[number][name]
+            error = float(torch.linalg.norm(torch.as_tensor(value).double() - exact))
+            floor = EPS * float(torch.linalg.norm(exact))
+            assert error <= 2 * self.apart[number][name] + 2 * floor, (name, error, self.apart[number][name], floor)
+
+
+def steps(make: Callable[[], Run], count: int, at: tuple[int, ...]) -> Steps:
+    """So many steps; of what they come to, everything that they change after those ``at``."""
+    exact, *others = (make().copied(dtype) for dtype in (torch.float64, *[torch.float32] * ORDERS))
+    losses, errors, values, apart = [], [], {}, {}
+    for number in range(count):
+        losses.append(float(exact.step(number)))
+        errors.append(max(abs(float(x.step(number, order)) - losses[-1]) for order, x in enumerate(others)))
+        if number + 1 in at:
+            near = [named(x) for x in others]
+            values[number + 1] = {name: value.clone() for name, value in named(exact).items()}
+            apart[number + 1] = {
+                name: max(float(torch.linalg.norm(x[name].double() - value.double())) for x in near)
+                for name, value in values[number + 1].items()
+            }
+    return Steps(tuple(losses), tuple(errors), values, apart)
+
+
+def named(run: Run) -> dict[str, torch.Tensor]:
+    """All that a step changes: parameters by their names, and what the optimiser keeps of each."""
+    found = {name: value.detach() for name, value in run.module.named_parameters()}
+    for name, parameter in run.module.named_parameters():
+        kept = run.optimizer.state.get(parameter, {})
+        found |= {f"{name}.{key}": value for key, value in kept.items() if torch.is_tensor(value) and value.ndim}
+    return found
+
+
+@cache
+def taken(kind: str) -> Steps:
+    """The steps of a model, with everything at the one after which ranks save."""
+    return steps(lambda: run(kind), mesh_batches.STEPS, (mesh_batches.SAVED,))

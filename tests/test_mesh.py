@@ -1,7 +1,7 @@
 """Models divided among the ranks of a mesh: the plan, the graphs of ranks in lock step, and programs."""
 
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from luminal.core.mesh import choose, divide, traffic
 from luminal.core.mesh.choose import Problem
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.fusion import order
 from luminal.core.schedule.program import interpreter
 from luminal.core.schedule.program.ir import Exchange, Wait
 from luminal.core.target import ALL
@@ -276,3 +277,24 @@ def test_links_in_words() -> None:
     assert (link.bandwidth, link.latency) == (25e9, pytest.approx(1e-5))
     with pytest.raises(InputError, match="25GB/s"):
         meshes.parse_link("fast")
+
+
+def test_exchanges_that_began_long_ago_are_waited_for_first() -> None:
+    """As a step of training has them: sums of gradients, of which parts of parameters are made, which all gather."""
+    count = order.LAG + 4
+    sums, beside = range(count), 4 * count  # the latter depends on nothing
+    updates, gathers, written = (range(count + k, 4 * count, 3) for k in range(3))
+    ancestors = [0] * (4 * count + 1)
+    for chain in zip(sums, updates, gathers, written, strict=True):
+        for before, after in pairwise(chain):
+            ancestors[after] = ancestors[before] | 1 << before
+    found = order.overlapped(range(4 * count + 1), ancestors, {*sums, *gathers})
+    assert sorted(found) == list(range(4 * count + 1))
+    place = {number: at for at, number in enumerate(found)}
+    assert found[: count + 1] == [*sums, beside]
+    assert found[count + 1 : count + 3] == [updates[0], gathers[0]]
+    for number in range(count):
+        last = min(number + order.LAG - 1, count - 1)
+        assert place[gathers[last]] < place[written[number]]
+    # And no later than that, so that few gathered values are held at once.
+    assert place[written[0]] < place[updates[-1]]

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import luminal
 from luminal import cli, meshes
+from luminal.codegen.host import INCLUDE
 from luminal.core.mesh import traffic
 from luminal.runtime import loader
 from tests import mpi_support
@@ -62,6 +63,9 @@ def test_ranks_give_what_one_process_does(kind: str, ranks: int, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     outputs = [np.load(tmp_path / f"y.{rank}.{run}.npy") for rank in range(ranks) for run in range(3)]
     np.testing.assert_allclose(outputs[0], np.load(folder / "expected.npy"), rtol=1e-5, atol=1e-5)
+    if (kind, ranks) == ("block", 2):
+        assert mpirun(ranks, folder, tmp_path / "z", LUMINAL_MPI_OVERLAP="0").returncode == 0
+        outputs.append(np.load(tmp_path / "z.0.0.npy"))
     for output in outputs[1:]:
         np.testing.assert_array_equal(output.view(np.uint32), outputs[0].view(np.uint32))
 
@@ -72,9 +76,48 @@ def test_what_is_sent_is_what_the_plan_says(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", str(COUNTING), "-o", str(stand_in), "-ldl"], check=True)
     done = mpirun(2, folder, tmp_path / "y", 3, mpi=stand_in, REAL_MPI=str(MPI), COUNTED=str(tmp_path / "counted"))
     assert done.returncode == 0, done.stderr
-    hello = 56  # bytes by which a rank says what it has opened
-    messages, size = 1 + 3 * int((folder / "sent").read_text()), hello + 3 * int((folder / "bytes").read_text())
+    hello = 168 + 56  # bytes by which a rank says where it runs and what it has opened
+    messages, size = 2 + 3 * int((folder / "sent").read_text()), hello + 3 * int((folder / "bytes").read_text())
     assert (tmp_path / "counted").read_text().splitlines() == [f"{messages} {size}"] * 2
+
+
+NEAR = """
+#include <cstdio>
+#include "luminal/placement.hpp"
+int main(int, char** arguments) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    for (int cpu = 0; cpu < 8; ++cpu) CPU_SET(cpu, &cpus);
+    const lm::NearCpus near(cpus, arguments[1]);
+    for (int part = 0; part < 3; ++part) {
+        const cpu_set_t found = near.part(part, 3);
+        for (int cpu = 0; cpu < 8; ++cpu) if (CPU_ISSET(cpu, &found)) std::printf("%d ", cpu);
+        std::printf("\\n");
+    }
+}
+"""
+
+
+def test_ranks_of_one_machine_divide_its_cpus(tmp_path: Path) -> None:
+    """Those that launchers have not bound; the parts follow nodes and cores."""
+    every = os.sched_getaffinity(0)
+    for name, pin in (("y", "1"), ("z", "0")):
+        assert mpirun(2, compiled("block", 2), tmp_path / name, LUMINAL_MPI_PIN=pin).returncode == 0
+    y, z = ([set(map(int, (tmp_path / f"{n}.{r}.cpus").read_text().split())) for r in range(2)] for n in "yz")
+    assert z == [every] * 2
+    assert y == z if len(every) < 2 else (y[0] | y[1] == every and not y[0] & y[1])
+    for cpu in range(8):  # of two nodes, whose CPUs alternate, with two cores each of two threads
+        topology = tmp_path / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{cpu % 2}\n")
+        (topology / "core_id").write_text(f"{cpu % 4 // 2}\n")
+        (tmp_path / "system" / "node" / f"node{cpu % 2}" / f"cpu{cpu}").mkdir(parents=True)
+    source, program = tmp_path / "near.cpp", tmp_path / "near"
+    source.write_text(NEAR)
+    flags = ["-std=c++17", "-DLM_NAMESPACE=model_near", f"-I{INCLUDE}"]
+    subprocess.run(["c++", *flags, str(source), "-o", str(program)], check=True)
+    found = subprocess.run([program, tmp_path / "system"], capture_output=True, text=True, check=True).stdout
+    assert [line.split() for line in found.splitlines()] == [["0", "4"], ["1", "2", "6"], ["3", "5", "7"]]
 
 
 SILENT = f"rank 0: rank 1 did not answer within {LIMIT} seconds"

@@ -22,7 +22,7 @@ def rank() -> int | None:
 
 
 def launcher() -> tuple[str, dict[str, str]]:
-    """The path of ``mpirun``, and the environment to start it in: the MPI library is the one of the same package, unless
+    """The path of ``mpirun``, and the environment to start it in: the MPI library is that of the same package, unless
     LUMINAL_MPI names another. Raises InputError where there is none."""
     beside = Path(sys.executable).with_name("mpirun")  # of the package mpich, in this environment
     found = str(beside) if beside.exists() else shutil.which("mpirun")

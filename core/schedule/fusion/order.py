@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-
 LAG = 8  # exchanges that begin before one of them is waited for, where there is a choice
 
 

@@ -20,6 +20,7 @@ class Communicator {
                     static_cast<int>(model.ranks));
         return LM_RANK_FAILED;
     }
+    int32_t divide_cpus(int32_t, Message&) { return LM_OK; }
     int32_t agree(const Model&, int32_t status, Message&) { return status; }
     void begin() {}
     void end() {}

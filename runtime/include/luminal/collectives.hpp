@@ -17,6 +17,9 @@
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
 #include "luminal/mpi.hpp"
+#if defined(__linux__)
+#include "luminal/placement.hpp"
+#endif
 
 namespace lm {
 inline namespace LM_RUNTIME {
@@ -108,6 +111,38 @@ class Communicator {
             message.set("no memory for the exchanges of ranks");
             return LM_OUT_OF_MEMORY;
         }
+        return LM_OK;
+    }
+
+    /// Ranks that may use the same CPUs of one machine divide them: the calling thread, and those that it starts from now
+    /// on, keep to this rank's part, whose memory they touch first. Nothing changes where a launcher has bound ranks,
+    /// where there are fewer CPUs than ranks, or fewer in a part than `threads`, and with LUMINAL_MPI_PIN=0.
+    int32_t divide_cpus(int32_t threads, Message& message) {
+#if defined(__linux__)
+        const Place own = Place::own();
+        Place* const all = static_cast<Place*>(calloc(static_cast<size_t>(size_), sizeof(Place)));
+        if (all == nullptr) return LM_OUT_OF_MEMORY;
+        const Exchange how{Exchange::gather, size_, 1, 0};
+        const bool fine = start(tickets_, how, &own, all, sizeof(own), message) && wait(tickets_, message);
+        int64_t here = 0;
+        int64_t before = 0;
+        for (int32_t k = 0; fine && k < size_; ++k) {
+            if (!(all[k] == own)) continue;
+            ++here;
+            before += k < rank_;
+        }
+        free(all);
+        if (!fine) return LM_RANK_FAILED;
+        const char* const pin = getenv("LUMINAL_MPI_PIN");
+        if (here < 2 || (pin != nullptr && strcmp(pin, "0") == 0)) return LM_OK;
+        const NearCpus cpus(own.cpus);
+        if (cpus.count() < here || cpus.count() / here < threads) return LM_OK;
+        const cpu_set_t part = cpus.part(before, here);
+        sched_setaffinity(0, sizeof(part), &part);
+#else
+        static_cast<void>(threads);
+        static_cast<void>(message);
+#endif
         return LM_OK;
     }
 

@@ -34,6 +34,8 @@ class Library : public LibraryBase {
         const bool alone = model_.ranks == 1;
         if (status == LM_OK && !alone) status = ranks_.open(model_, options_, message);
         rank_ = ranks_.rank();
+        const int32_t most = options_.parallel_for == nullptr ? options_.threads : MAX_THREADS;  // those are another's
+        if (status == LM_OK && !alone) status = ranks_.divide_cpus(most, message);
         if (status == LM_OK) status = start_threads(message);
         if (status == LM_OK) {
             pool_.enter();
