@@ -26,17 +26,22 @@ extern "C" __global__ void __launch_bounds__(64) product(float* __restrict__ out
     const int n5 = 64*n4;
     const int n6 = tid % 8;
     const int n7 = 4*n6;
+    #pragma unroll 1
     for (int k = 0; k < 2; ++k) {
         barrier();
         const int n0 = 16*k;
-        for (int l = tid; l < 512; l += 64) {
+        #pragma unroll 4
+        for (int turn = 0; turn < 8; ++turn) {
+            const int l = tid + 64*turn;
             const int n1 = l % 16;
             const int n2 = l / 16;
             const float s0 = a[n0 + n1 + 32*n2];
             stage_a[l] = s0;
         }
         const int n3 = 512*k;
-        for (int c = tid; c < 128; c += 64) {
+        #pragma unroll 2
+        for (int turn = 0; turn < 2; ++turn) {
+            const int c = tid + 64*turn;
             copy_async<16>(stage_b + 4*c, b + n3 + 4*c);
         }
         copy_commit();
