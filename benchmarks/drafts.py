@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,7 +78,7 @@ def main(
 class Told:
     """An engine that computes what ``engine`` does, and chooses what it is told."""
 
-    def __init__(self, engine: LanguageModel) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine, self.speculate = engine, 0
         self._text: list[int] = []
 
@@ -136,8 +136,7 @@ def measure(
     shape: llama.Shape, kind: str, activations: str, layers: int, prompt: int, tokens: int, right: float, threads: int,
     runs: int,
 ) -> list[Row]:  # fmt: skip
-    """All rows, in turns."""
-    tokenizer = trained()
+    """All rows, of models that are compiled for it."""
     shape = replace(shape, layers=layers or shape.layers)
     with tempfile.TemporaryDirectory(prefix="luminal-benchmarks-") as folder, Display(Console(stderr=True)) as display:
 
@@ -152,22 +151,30 @@ def measure(
 
         model = Told(compiled("model", shape, len(TEXTS), max(DRAFTS)))
         small = Told(compiled("small", replace(SMALL, vocabulary=shape.vocabulary), 1, 0))
-        given = texts(tokenizer, prompt, tokens)
-        kinds: list[tuple[str | None, int]] = [(None, 0), *itertools.product((LOOKUP, MODEL), DRAFTS)]
-        generator = Generator(model, Tokenizer(tokenizer))  # its slots keep the prompts
-        counts: dict[tuple[str, str | None, int], Counts] = {}
-        order = [(text, *kind) for text in TEXTS for kind in kinds]
-        seconds: dict[tuple[str, str | None, int], list[float]] = {key: [] for key in order}
-        for number in range(runs + 1):
-            order = shuffled(order, number)
-            for at, key in enumerate(order):
-                text, source, most = key
-                model.tell(given[text], most)
-                small.tell(given[text], right=right)
-                draft = small if source == MODEL else source
-                counts[key], spent = answer(generator, given[text][:prompt], tokens, draft)
-                seconds[key] += [spent] if number else []  # the first run warms up
-                display.report("generate", (number + (at + 1) / len(order)) / (runs + 1))
+        return timed(model, small, prompt, tokens, right, runs, lambda done: display.report("generate", done))
+
+
+def timed(
+    model: Told, small: Told, prompt: int, tokens: int, right: float, runs: int, watch: Callable[[float], None]
+) -> list[Row]:
+    """All rows, in turns."""
+    tokenizer = trained()
+    given = texts(tokenizer, prompt, tokens)
+    kinds: list[tuple[str | None, int]] = [(None, 0), *itertools.product((LOOKUP, MODEL), DRAFTS)]
+    generator = Generator(model, Tokenizer(tokenizer))  # its slots keep the prompts
+    counts: dict[tuple[str, str | None, int], Counts] = {}
+    order = [(text, *kind) for text in TEXTS for kind in kinds]
+    seconds: dict[tuple[str, str | None, int], list[float]] = {key: [] for key in order}
+    for number in range(runs + 1):
+        order = shuffled(order, number)
+        for at, key in enumerate(order):
+            text, source, most = key
+            model.tell(given[text], most)
+            small.tell(given[text], right=right)
+            draft = small if source == MODEL else source
+            counts[key], spent = answer(generator, given[text][:prompt], tokens, draft)
+            seconds[key] += [spent] if number else []  # the first run warms up
+            watch((number + (at + 1) / len(order)) / (runs + 1))
     return [Row(*key, counts[key], tokens, tuple(spent)) for key, spent in seconds.items()]
 
 

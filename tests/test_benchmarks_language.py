@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from benchmarks import drafts, llama, llm, serving
 from benchmarks.language import SHAPES, WORK, Speed
 from benchmarks.results import Results
+from tests.language_support import engine
 
 pytest.importorskip("gguf", reason="not installed: pip install 'luminal[llm]'")
 for package in ("uvicorn", "starlette", "prometheus_client"):
@@ -54,9 +55,9 @@ def test_clients_of_a_server_and_the_library_make_as_many_tokens(monkeypatch: py
 def test_drafts_are_timed_with_the_tokens_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is right is accepted; an edited text is found again by lookup."""
     monkeypatch.setattr(drafts, "DRAFTS", (3,))
-    monkeypatch.setattr(drafts, "SMALL", replace(TINY, tied=True))
-    shape = replace(TINY, vocabulary=drafts.PIECES)
-    rows = drafts.measure(shape, "q8_0", "q8", 0, prompt=200, tokens=24, right=1.0, threads=1, runs=1)
+    monkeypatch.setattr(drafts, "PIECES", 600)
+    model, small = (drafts.Told(engine(slots, context=400, speculate=most)) for slots, most in ((3, 3), (1, 0)))
+    rows = drafts.timed(model, small, prompt=200, tokens=24, right=1.0, runs=1, watch=lambda done: None)
     found = {(row.text, row.source): row.counts for row in rows}
     assert found["code", None].proposed == 0
     assert all(counts.accepted == counts.proposed >= 15 for (_, source), counts in found.items() if source == "a model")
