@@ -150,7 +150,7 @@ def _computed(
 ) -> set[Node]:
     """Those of ``part`` behind the minimal cut that lies nearest to the nodes ``late``, which are read."""
     place = {node: 2 + 2 * k for k, node in enumerate(part)}  # where it arrives; one more is where it is read
-    edges: Edges = {0: {}, 1: {}} | {at + side: {} for at in place.values() for side in (0, 1)}
+    edges: Edges = {at: {} for at in range(2 + 2 * len(place))}
     endless = float("inf")
 
     def add(first: int, second: int, most: float) -> None:
