@@ -161,7 +161,7 @@ TINY = {  # with the bytes of the result
 }
 
 
-LOOPED = Work("product", (512, 2048, 512))  # of so many steps that a loop of them remains
+LOOPED = Work("product", (512, 1024, 512))  # of so many steps that a loop of them remains
 
 
 @cache
