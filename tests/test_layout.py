@@ -409,6 +409,7 @@ NUMBERS = {
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",
+        "threads.py: TURNS",
         "fusion/fuse.py: MOST_NESTED", "nest/footprint.py: BOUNDS", "numeric/bit_maxima.py: MOST_TAPS",
         "numeric/winograd.py: SAMPLED_FILTERS", "numeric/winograd.py: SAMPLED_TILES", "factoring.py: MOST",
         "factoring.py: INDICATOR",

@@ -55,7 +55,6 @@ class Access:
                 self.ideal += ideal
                 self.ways = max(self.ways, ways)
 
-
     def add_whole(self, copied: int) -> None:
         """Counts so many bytes that are copied by whole lines, as boxes are."""
         self.requests += 1

@@ -1,15 +1,13 @@
 """Why luminal issues more instructions of a class than Triton, by kind of work, architecture (empty: all) and class."""
 
 WGMMA = (
-    "luminal multiplies with `mma.sync`, one instruction of a warp for 2,048 multiply-adds, and brings both "
-    "operands into registers with `ldmatrix`; Triton has `wgmma` on sm_90, one for up to 65,536, which reads shared "
-    "memory itself."
+    "Attention multiplies with `mma.sync`, one instruction of a warp for 2,048 multiply-adds, and brings both operands "
+    "into registers with `ldmatrix`; Triton has `wgmma` on sm_90, one for up to 65,536, which reads shared memory "
+    "itself."
 )
 COPIES = (
-    "luminal's loops that copy a stage say nothing of how often they turn (`for (c = thread; c < count; c += "
-    "threads)`, `_iterations` in `codegen/threads.py`), so nvcc writes out four turns, the rest apart, and branches "
-    "around each; and each copy computes its place anew in every step, with signed divisions. Triton moves pointers "
-    "on."
+    "A small tile has few products for each copy, each of which computes its place anew in every step; Triton moves "
+    "pointers on."
 )
 FRAGMENTS = (
     "`ldmatrix` brings two matrices of B at once where it could bring four (`load_b` in "
@@ -22,49 +20,62 @@ TILES = (
     "thread stores each element of the result by itself, 2 bytes at a time (after the sum in "
     "`core/schedule/grid/stage.py`), where Triton goes through shared memory and stores 16."
 )
+STORES = "A thread rounds and stores each element of the result by itself, where Triton rounds two at once."
 DEPTH = (
     "A stage is 64 bytes deep (`BlockCosts.depth` in `core/grid.py`), Triton's 128: luminal waits twice as often, "
     "and with small tiles for fewer products."
 )
 ROUNDING = (
-    "bfloat16 is rounded and widened by integer arithmetic (`runtime/include/luminal/device/float16.hpp`): about "
-    "six and four instructions for an element, where sm_80 rounds two with one, and widening is one shift."
+    "The exponential scales by powers of two with integers (`runtime/include/luminal/device/math_exp2.hpp`), and each "
+    "element of bfloat16 is widened and packed by itself."
 )
+WIDENING = "Each element of bfloat16 is widened and packed by itself, where Triton has two at once."
 POWERS = (
     "The exponential is a polynomial that is rounded nearly once (`runtime/include/luminal/device/math_exp2.hpp`), "
     "about twenty instructions, and maxima keep NaN; Triton takes the approximate `ex2`. This is accuracy, and "
     "stays."
 )
-SUMS = (
-    "luminal widens with a comparison for NaN (`runtime/include/luminal/device/float16.hpp`), and computes "
-    "differences from the mean twice, as it reads the row three times."
+SCORES = (
+    "Scores go through shared memory, 2 bytes at a time: fragments are stored, threads that have whole rows read them "
+    "twice and store weights, which fragments read (`core/schedule/grid/stream.py`). Triton's stay in registers, and "
+    "their maxima and sums are exchanged by shuffles."
 )
-THREE = (
-    "Attention is three kernels here: a product that writes all scores, a softmax that reads and writes them, "
-    "another product that reads them; no chain is chosen for this length (`core/schedule/fusion`, "
-    "`core/schedule/choose`). Triton's is one pass that keeps scores in registers."
+QUERIES = (
+    "The rows of queries are copied again for each block of keys, and a block has 64 of them, Triton's 128; more "
+    "barriers stand between the products, the reductions and the copies."
+)
+ROUNDED = (
+    "Scores are rounded twice and weights once, as PyTorch's code spells it, and exponentials are polynomials that are "
+    "rounded nearly once; Triton's tutorial rounds weights alone, two at once, and takes the approximate `ex2`. This "
+    "is accuracy, and stays."
 )
 ROWS = (
-    "luminal goes through a row two or three times, and reads it from memory each time, a softmax 8 bytes at a time "
-    "(`BlockCosts.each` in `core/grid.py`) and its powers from shared memory, in float32; Triton holds the row in "
-    "registers (`core/schedule/lower` and `core/schedule/choose` would have to keep a thread's part of a row)."
+    "luminal keeps the powers of a softmax in shared memory, in float32, and has 8 bytes of a row at a time "
+    "(`BlockCosts.each` in `core/grid.py`); Triton holds the row in registers."
+)
+TOGETHER = (
+    "Each warp stores what it has reduced, all warps read that, and a barrier comes before and after "
+    "(`runtime/include/luminal/device/collective.hpp`); Triton waits once less."
 )
 
 REASONS: dict[tuple[str, str, str], str] = {
-    ("product", "sm_90", "tensor"): WGMMA,
-    ("product", "sm_90", "shared"): WGMMA,
     ("product", "", "shared"): FRAGMENTS,
-    ("product", "", "global"): TILES,
-    ("product", "", "float"): TILES,
+    ("product", "sm_80", "global"): TILES,
+    ("product", "", "float"): STORES,
     ("product", "", "integer"): COPIES,
     ("product", "", "other"): COPIES,
     ("product", "", "barrier"): DEPTH,
     ("attention", "sm_90", "tensor"): WGMMA,
-    **{("attention", "", name): THREE for name in ("shared", "global", "integer", "float", "barrier", "other")},
+    ("attention", "", "shared"): SCORES,
+    ("attention", "", "other"): SCORES,
+    ("attention", "", "global"): QUERIES,
+    ("attention", "", "barrier"): QUERIES,
+    ("attention", "", "integer"): ROUNDED,
+    ("attention", "", "float"): ROUNDED,
     ("softmax", "", "integer"): ROUNDING,
     ("softmax", "", "float"): POWERS,
-    **{("softmax", "", name): ROWS for name in ("shared", "global", "barrier", "other")},
-    ("norm", "", "integer"): ROUNDING,
-    ("norm", "", "float"): SUMS,
-    **{("norm", "", name): ROWS for name in ("shared", "global", "barrier", "other")},
+    **{("softmax", "", name): ROWS for name in ("shared", "global")},
+    ("norm", "", "integer"): WIDENING,
+    ("norm", "", "shared"): TOGETHER,
+    ("norm", "", "barrier"): TOGETHER,
 }
