@@ -105,8 +105,8 @@ class StagedOperand:
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
         count = self.side.size * self.depth // self.width
         each, rest = divmod(count, self.threads)
-        copied, group = sym.expr(Var("c0", 0, count - 1)), sym.axis("v0", self.width)
-        turn = sym.axis("c0", each)
+        copied: Int = sym.expr(Var("c0", 0, count - 1))
+        group, turn = sym.axis("v0", self.width), sym.axis("c0", each)
         if not rest:  # each thread copies as much, so its copies are written out
             copied = turn * self.threads + sym.var("t0", 0, self.threads - 1)
         line, term = self._position(copied, group)
