@@ -279,7 +279,7 @@ def _schedule_one_pass(
 
 
 def _rounded_operand(nest: ln.LoopNest, columns: ln.Loop, target: Target) -> DType | None:
-    """The type of 16 bits to which the last contraction of a chain rounds its left operand, if fragments multiply it."""
+    """The type of 16 bits to which the last contraction of a chain rounds its left operand, if fragments take it."""
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     right = _right_type(nest, columns, last)
     if right == last.dtype or target.fragment(right, right) is None:

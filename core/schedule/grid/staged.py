@@ -38,8 +38,8 @@ class StagedOperand:
     """An operand in shared memory: ``depth`` terms of each of its lines, which are rows of A or columns of B.
 
     Threads copy it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
-    elements at once. It is stored line by line (``by_line``) or term by term, with ``room`` between these; in ``panels``,
-    if a group of warps multiplies it.
+    elements at once. It is stored line by line (``by_line``) or term by term, with ``room`` between these; in
+    ``panels``, if a group of warps multiplies it.
     """
 
     name: str

@@ -37,8 +37,9 @@ class StreamStaged:
     ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
     the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
     two stages with ``ahead``; ``steps`` of a product are written out. The threads are divided evenly among rows, which
-    they reduce in a fixed order. Where the nest has no first product, ``p`` is read. Factors of the sum that are rounded
-    to the type ``operand``, where one is given, are rounded before they are divided by ``r``, and multiplied as such.
+    they reduce in a fixed order. Where the nest has no first product, ``p`` is read. Factors of the sum that are
+    rounded to the type ``operand``, where one is given, are rounded before they are divided by ``r``, and multiplied
+    as such.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
