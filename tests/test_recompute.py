@@ -20,6 +20,9 @@ from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.program.recompute import Recomputation, Work
 from tests.drawn import draw
 
+# How many bytes a share is hangs on the tiles of a target, and so does what must be stored: where it runs, it is AVX2.
+TARGET = targets.AVX2 if targets.supported(targets.AVX2) else targets.detect()
+
 
 def work(step: int, read: str, written: str, cycles: float = 1.0, repeats: bool = True) -> Work:
     """A launch that reads and writes buffers of the names, which are single letters."""
@@ -175,7 +178,9 @@ def compiled(memory: int | str | None) -> luminal.Training:
     draw(module, 0, 0.2)
     x, target = map(torch.from_numpy, batch(0))
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    return luminal.compile_training(module, nn.MSELoss(), optimizer, (x,), (target,), memory=memory, name="layers")
+    return luminal.compile_training(
+        module, nn.MSELoss(), optimizer, (x,), (target,), memory=memory, name="layers", target=TARGET
+    )
 
 
 def results(step: luminal.Training) -> tuple[list[float], dict[str, Any]]:
@@ -212,7 +217,7 @@ def program(memory: int | str | None) -> Program:
     """What is compiled, without a compiler of C++."""
     module = compiled(None).module
     graphs = {name: module[name].graph for name in module.entries}
-    return compile_graphs("layers", graphs, targets.detect(), memory=memory)
+    return compile_graphs("layers", graphs, TARGET, memory=memory)
 
 
 def taken(program: Program) -> int:

@@ -269,9 +269,7 @@ def _schedule_one_pass(
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
     state.derived = OnePass(nest, chain.along.name, operand).derivation
     state.do(
-        StreamStaged(
-            chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps, operand
-        )
+        StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps, operand)
     )
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(threads, target.requested_block))
