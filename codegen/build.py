@@ -27,10 +27,9 @@ from luminal.core.errors import BuildError
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.target import Target
 
-# So many units with common headers make it worth precompiling these for one library, where the cache lacks them: that
-# takes as long as two units, and the units wait for it.
+# So many units with common headers make it worth precompiling these, where the cache lacks them: that takes as long as
+# two units, and the units wait for it.
 _SHARING = 3
-_RUNTIME = "runtime.cpp"  # what libraries of the same flags have in common
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # the file just made, the number of files made, of how many
 Resources: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -181,15 +180,14 @@ def _units(
     for path, text in files.items():
         if path not in kernels:
             common = (f"-DLM_NAMESPACE={namespace(name)}", *shared)
-            host = headers.HOST if all(f'#include "{name}"' in text for name in headers.HOST) else ()
-            found[path] = Unit(text, (*own, "-DLM_RUNTIME_ELSEWHERE", *common), headers=host)
+            found[path] = Unit(text, (*own, "-DLM_RUNTIME_ELSEWHERE", *common))
             continue
         for unit, level in compiled(path, target, name):
             # Functions of the headers that were compiled for other instructions have names of their own.
             inner = headers.namespace(*level) if target.levels else shared[0]
             found[unit] = Unit(text, (*level, inner, *shared[1:]), kernels[path], headers.VECTORS)
     runtime = "".join(line + "\n" for line in files[LIBRARY].splitlines() if "exports.hpp" in line)
-    return found | {_RUNTIME: Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared))}
+    return found | {"runtime.cpp": Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared))}
 
 
 @dataclass
@@ -276,9 +274,8 @@ class _Job:
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or device.cpus())
         try:
             shared: dict[str, Future[tuple[str, ...]]] = {}
-            again = _RUNTIME in units and _RUNTIME not in missing  # the second library of such flags is not the last
             for header, paths in self._shared(sources).items():
-                if header.exists() or len(paths) >= _SHARING or again:
+                if header.exists() or len(paths) >= _SHARING:
                     shared |= dict.fromkeys(paths, pool.submit(self._precompiled, header, units[paths[0]]))
             # Units that wait for no header first, then the longest first, so that all workers finish together.
             missing.sort(key=lambda path: (path in shared, -len(units[path].text), path))

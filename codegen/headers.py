@@ -12,8 +12,6 @@ from luminal.codegen.host import EMULATOR, INCLUDE
 # What every kernel for a CPU includes, and every kernel for a GPU.
 VECTORS = ("luminal/lanes.hpp", "luminal/math.hpp")
 DEVICE = "luminal/device/kernel.hpp"
-# What the host code of every library for a CPU includes, for the most part.
-HOST = ("luminal/exports.hpp",)
 
 _INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
 
