@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,8 @@ class Difference:
     @property
     def ratio(self) -> float:
         """Luminal's error by eager mode's, to which the rounding of the value itself is added."""
-        return self.error / (self.eager + self.rounding)
+        other = self.eager + self.rounding
+        return self.error / other if other else math.inf if self.error else 0.0
 
 
 def differences(run: Run, training: Training, at: Sequence[int]) -> Iterator[Difference]:

@@ -12,11 +12,11 @@ import torch
 import transformers
 from torch import nn
 
+from benchmarks.eager import EPS, ORDERS, Run
 from tests import mesh_batches
 from tests.drawn import draw
 from tests.mesh_batches import LENGTH, WORDS
 from tests.test_training_models import Decoder, of_words
-from tests.training_support import EPS, ORDERS, Run
 
 
 class Block(nn.Module):

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import luminal
+from benchmarks.eager import EPS, ORDERS
 from luminal import api, checkpoint, meshes, sharded
 from luminal.core import exchange, interp, ir, ops, traverse
 from luminal.core.errors import InputError
@@ -29,7 +30,6 @@ from tests import mpi_support
 from tests.mesh_batches import ROWS, SAVED
 from tests.mesh_training_support import run, shard, taken
 from tests.test_mesh import FREE
-from tests.training_support import EPS, ORDERS
 
 FEW = 6  # steps of the interpreter
 RANK = Path(__file__).with_name("rank_of_training.py")

@@ -12,7 +12,11 @@ from luminal.runtime import loader
 def attempt(connection: Connection) -> None:
     """Runs a library once, and answers if this process is still there. What a run raises is told when it is repeated
     where its results are wanted."""
-    folder, entry, inputs = connection.recv()
+    request = connection.recv()
+    if request is None:
+        connection.send("ready")
+        return
+    folder, entry, inputs = request
     with suppress(Exception):
         loader.load(folder, other_weights=True).run(inputs, entry)
     connection.send("survived")

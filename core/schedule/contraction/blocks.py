@@ -10,7 +10,6 @@ Of an infinite scale the sums would differ: ``t`` is finite, and where activatio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +40,7 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
         return None
     whole, scale = parts
     block = math.gcd(of_b, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
-    if block % unit.depth:
+    if block % unit.depth or block * 128 * 128 >= 2**31:  # more may not fit into the sum of a block
         return None
     split = _split(found, along[0], block)
     a, of_a = (_over(found, split, along[0], block, place) for place in (whole, scale))
@@ -58,21 +57,15 @@ def _scaled_every(prologue: Prologue) -> int | None:
         is_whole = isinstance(whole, Computed) and whole.op is ops.CAST
         leaf = whole.operands[0] if is_whole and isinstance(whole, Computed) else None
         if isinstance(leaf, Leaf) and (leaf.dtype, leaf.every, leaf.per) == (i8, 1, 1) and not isinstance(scale, Node):
-            return scale.every if scale.every > 1 and all(map(_is_moderate, _leaves(scale))) else None
+            return scale.every if scale.every > 1 and _is_moderate(scale) else None
     return None
 
 
-def _leaves(part: Part) -> Iterator[Part]:
-    if isinstance(part, Computed):
-        for operand in part.operands:
-            yield from _leaves(operand)
-    else:
-        yield part
-
-
 def _is_moderate(part: Part) -> bool:
-    """Whether the numbers of a leaf, or a number, are integers, or of sizes that float16 has: a sum of integers times
-    such a scale neither overflows nor loses bits."""
+    """Whether the numbers of a leaf, a number, or a product of such, are integers, or of sizes that float16 has: a sum
+    of integers times such a scale neither overflows nor loses bits."""
+    if isinstance(part, Computed):
+        return part.op in (ops.MUL, ops.CAST) and all(map(_is_moderate, part.operands))
     source = part.source if isinstance(part, Leaf) else part
     if not isinstance(source, Node) or source.op is not ops.CONSTANT or source.dtype.is_integer:
         return isinstance(source, Node) and source.op is ops.CONSTANT

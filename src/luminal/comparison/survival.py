@@ -27,6 +27,14 @@ def fault(module: Module, inputs: Mapping[str, Any]) -> str:
     given = {name: inputs[name] for name in module.input_names if name in inputs}
     try:
         connection = _process.connection
+        connection.send(None)
+        if not connection.poll(SECONDS):
+            raise EOFError
+        connection.recv()
+    except (EOFError, OSError):  # the other process is none: that says nothing of the library
+        _process.stop()
+        return ""
+    try:
         connection.send((str(module.folder), module.entry.name, given))
         if connection.poll(SECONDS):
             connection.recv()
