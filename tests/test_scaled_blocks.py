@@ -136,6 +136,26 @@ def test_a_library_sums_them_within_the_bound(target: str) -> None:
             case.check(found, *case.inputs(count), in_blocks=case.is_summed_by(targets.parse(target)))
 
 
+@pytest.mark.parametrize("executed", ["nest", "library"])
+def test_an_infinite_scale_of_a_model_s_own_gives_nan_as_the_sum_of_real_numbers(executed: str) -> None:
+    """Terms of both signs times infinity have no sum, though that of the integers has one."""
+    case = CASES[0]
+    values = given((case,), 3)
+    values["scale0"][1, 0] = np.inf
+    made = graph((case,), 3)
+    with np.errstate(invalid="ignore"):
+        (wanted,) = interp.run(made, values).outputs
+        if executed == "nest":
+            found = run_program(compile_graph(made, targets.AVX2), values)["y0"]
+        else:
+            module = luminal.compile(made)
+            assert isinstance(module, Module)
+            found = module.run(values)["y0"]
+    assert np.isnan(wanted[1]).all() and np.isfinite(wanted[[0, 2]]).all()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    assert np.isfinite(found[[0, 2]]).all()
+
+
 def test_rows_that_are_not_finite_are_nan_as_in_the_sum_of_real_numbers() -> None:
     case = Case(64, 32, 32)
     x = ir.input_("x", (5, case.depth), types.f32)

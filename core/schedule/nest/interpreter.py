@@ -309,6 +309,7 @@ class _Machine:
             with np.errstate(all="ignore"):
                 if scales is not None:
                     left = self._computed(scales.left, scales.row, rows)
+                    left = np.where(np.isinf(left), np.nan, left).astype(left.dtype)
                     block = np.outer(left, self._computed(scales.right, scales.column, statement.columns)) * block
                 total = total + block
         total = numerics.convert(total, statement.dtype)

@@ -177,11 +177,12 @@ template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, R
     }
 
     /// Adds the block's sum of row i and column j, times left[i*left_row] and right[j], to the total; the next block
-    /// begins.
+    /// begins. An infinite left scale counts as NaN, as a sum of terms of both signs, or with a zero, would be.
     LM_INLINE void scale(const float* left, int64_t left_row, const vec<float, LANES> (&right)[Vectors]) {
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
-            const vec<float, LANES> of_row = broadcast<LANES>(left[i * left_row]);
+            const float scale = left[i * left_row];
+            const vec<float, LANES> of_row = broadcast<LANES>(scale + 0.0f * scale);
 #pragma GCC unroll 64
             for (int j = 0; j < Vectors; ++j) {
                 const vec<float, LANES> sum = convert<float>(sub(sum_[i][j], sum_[Rows][j]));
