@@ -335,7 +335,12 @@ def test_a_nan_is_the_largest_error() -> None:
     assert products.summary("matrices", "fp32", 2, rows).endswith("the largest error nan.")
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("benchmarks*.json")), ids=lambda path: path.stem)
+# Pages of language models and of training have their own figures of exactness, and their own tests.
+OTHERS = {DOCS / f"benchmarks-{name}.json" for name in ("llm", "training")}
+INFERENCE = sorted({*DOCS.glob("benchmarks*.json")} - OTHERS)
+
+
+@pytest.mark.parametrize("path", INFERENCE, ids=lambda path: path.stem)
 def test_the_page_of_what_was_measured_says_how_exact_it_is(path: Path) -> None:
     page = report.text_of(Results(path), {})
     precisions = {result.setting.precision for result in report.results(Results(path))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import luminal
+from luminal.comparison import survival
 from luminal.core import device, interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -35,6 +36,7 @@ from luminal.core.schedule.transform.tensorise import check_run, grouped_start
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.module import Module
+from luminal.process import Process
 from tests import tiles
 from tests.schedule_graphs import Source
 from tests.schedule_support import changed, contracts, refusals, run_program, transformed, transforms
@@ -555,8 +557,19 @@ def test_the_library_asks_for_the_unit_only_where_it_is_used(target: str) -> Non
     assert module.manifest["target"]["precision"] == "bf16"
 
 
+@pytest.fixture
+def tried_with_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Libraries are tried in a process that has emulated matrix units, as this one."""
+    process = Process("tests.tried_with_tiles")
+    monkeypatch.setattr(survival, "_process", process)
+    yield
+    process.stop()
+
+
 @here
-def test_diff_allows_for_the_precision(target: str) -> None:
+def test_diff_allows_for_the_precision(target: str, request: pytest.FixtureRequest) -> None:
+    if runnable(target) is not TARGETS[target]:
+        request.getfixturevalue("tried_with_tiles")
     report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), target=runnable(target))
     assert report.ok and f"for {target}, bf16" in str(report)
 

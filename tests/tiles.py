@@ -30,10 +30,15 @@ def runnable(target: Target) -> Target:
     of ``target``, which are emulated from now on."""
     if targets.supported(target) or missing(target):
         return target
-    _emulator().emulate_tiles()
+    emulate()
     host = targets.detect()
     matrices = (replace(unit, features=()) for unit in target.units if not unit.in_vectors)
     return replace(host, name=target.name, precision=target.precision, units=(*matrices, *host.units))
+
+
+def emulate() -> None:
+    """This process runs instructions of Intel's Advanced Matrix Extensions from now on."""
+    _emulator().emulate_tiles()
 
 
 @cache
