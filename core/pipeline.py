@@ -22,6 +22,7 @@ from luminal.core.schedule.numeric import (
     integers,
     long_reductions,
     looked_up,
+    moved_blocks,
     online,
     rounding,
     spelled_out,
@@ -54,6 +55,7 @@ PASSES = {
     "strips": "products that share large values compute them again, in strips of rows",
     ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
+    "blocks that a number moves": "the products of integers are summed apart from those of what moves their blocks",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
@@ -118,6 +120,8 @@ def compile_graphs(
             graph = passed("integer contractions", integers.integral(graph))
         graph = rewritten(graph, target, passed)
         graph = passed("look-ups", looked_up.of_few(graph))
+        if multiplies_bytes:
+            graph = passed("blocks that a number moves", moved_blocks.apart(graph, target))
         if target.algebra == BOUNDED:
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
