@@ -1,7 +1,8 @@
 """Contractions of integers that have a scale for each block along K, on both sides.
 
 In ``sum over b of s[m,b] t[b,n] (sum over k in block b of a[m,k] w[k,n])``, a unit that multiplies bytes computes the
-inner sums, exactly, and the tile scales them. The sum of real numbers that a model writes, ``sum over k of (a s) (w
+inner sums, exactly, and the tile scales them. Where ``w`` are numbers of fewer bits, or put together from such, the
+tile computes their bytes as it reads them. The sum of real numbers that a model writes, ``sum over k of (a s) (w
 t)``, rounds every factor and term. This one rounds three times for each block, so it is within the bound of the other.
 
 Of an infinite scale the sums would differ: ``t`` is finite, and where activations are rounded ``s`` is finite or NaN.

@@ -1,10 +1,10 @@
 """Weights of which a number moves each block, as ``scale * integer + least``, multiplied by integers with a scale for
 each block: the sum of the integers' products is computed apart from what the numbers add.
 
-In ``sum over b of s[m,b] (sum over k in block b of a[m,k] (t[b,n] w[k,n] + l[b,n]))``, the products of ``w`` become sums
-of blocks that a unit for bytes computes (``contraction/blocks.py``); those of ``l`` are a product with one term for a
-block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, whose sums of ``a`` are exact. An error is
-within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``.
+In ``sum over b of s[m,b] (sum over k in block b of a[m,k] (t[b,n] w[k,n] + l[b,n]))``, the products of ``w`` become
+sums of blocks that a unit for bytes computes (``contraction/blocks.py``); those of ``l`` are a product with one term
+for a block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, whose sums of ``a`` are exact. An error
+is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``.
 """
 
 from __future__ import annotations

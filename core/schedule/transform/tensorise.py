@@ -214,9 +214,7 @@ class Tensorise:
                 raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
 
 
-def start_of_b(
-    offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None, computed: bool = False
-) -> Int:
+def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None, computed: bool = False) -> Int:
     """``offset`` of the right operand at its first column; for a ``unit``, at its first term along ``k`` too. Where it
     is ``computed``, several groups may share bytes."""
     if unit is None:
