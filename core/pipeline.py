@@ -55,8 +55,8 @@ PASSES = {
     "strips": "products that share large values compute them again, in strips of rows",
     ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
-    "blocks that a number moves": "the products of integers are summed apart from those of what moves their blocks",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
+    "blocks that a number moves": "the products of integers are summed apart from those of what moves their blocks",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
     "maxima of bits": "maxima of overlapping windows are taken of the bits of their floats",
@@ -120,11 +120,11 @@ def compile_graphs(
             graph = passed("integer contractions", integers.integral(graph))
         graph = rewritten(graph, target, passed)
         graph = passed("look-ups", looked_up.of_few(graph))
-        if multiplies_bytes:
-            graph = passed("blocks that a number moves", moved_blocks.apart(graph, target))
         if target.algebra == BOUNDED:
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
+        if multiplies_bytes:
+            whole = passed("blocks that a number moves", moved_blocks.apart(whole, target))
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))
             whole = passed("fewer digits", digits.eased(whole))

@@ -17,34 +17,47 @@ import numpy as np
 
 from luminal.core import interp, ir, ops, traverse
 from luminal.core.constants import is_constant
-from luminal.core.ir import Graph, Node, Origins
+from luminal.core.ir import Node
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.blocks import in_blocks, integers_and_scale
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.contraction.contraction import Contraction, Operand
 from luminal.core.schedule.contraction.narrow import narrow_weights, same_for, stored_at
 from luminal.core.schedule.contraction.prologue import Place
-from luminal.core.schedule.contraction.roles import contraction_of
+from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import f32, i32
 
 
-def apart(graph: Graph, target: Target) -> Graph:
-    """``graph`` with such products computed in two sums, where ``target`` sums blocks of integers."""
-    origins: Origins = dict(graph.origins)
+def apart(whole: Contracted, target: Target) -> Contracted:
+    """The graph with such products computed in two sums, where ``target`` sums blocks of integers."""
+    contractions, origins = whole.contractions, dict(whole.graph.origins)
+    carried: dict[Node, Contraction] = {}
 
-    def made(node: Node, operands: Sequence[Node]) -> Node:
-        new = traverse.rebuild(node, operands) if operands else node
-        found = None if graph.keeps(node) else contraction_of(new)
-        return (found and _in_two(found, target)) or new
+    def region(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        became: dict[Node, Node] = {}
 
-    def inside(roots: tuple[Node, ...]) -> tuple[Node, ...]:
-        return remade(roots, origins, made, inside)
+        def made(node: Node, operands: Sequence[Node]) -> Node:
+            if node not in contractions:
+                return traverse.rebuild(node, operands)
+            found = contractions[node].moved(became.__getitem__)
+            two = None if whole.graph.keeps(node) else _in_two(found, target)
+            if two is None:
+                new = traverse.rebuild(node, operands)
+                carried[new] = found
+                return new
+            first, second = (part.node() for part in two)
+            carried.update(zip((first, second), two, strict=True))
+            return first + second
 
-    roots = inside(graph.roots)
-    return graph if roots == graph.roots else graph.computing(roots, origins=origins)
+        return remade(roots, origins, made, region, became)
+
+    roots = region(whole.graph.roots)
+    return whole if roots == whole.graph.roots else Contracted(whole.graph.computing(roots, origins=origins), carried)
 
 
-def _in_two(found: Contraction, target: Target) -> Node | None:
+def _in_two(found: Contraction, target: Target) -> tuple[Contraction, Contraction] | None:
+    """The contraction of the integers, and that of what moves their blocks; None where there is none."""
     parts = None if found.a.valid else integers_and_scale(found.a)
     along = [k for k in found.k if found.shape[k] != 1]
     depth = found.shape[along[0]] if len(along) == 1 else None
@@ -52,15 +65,15 @@ def _in_two(found: Contraction, target: Target) -> Node | None:
         return None
     whole, scale = parts
     for moved, least in _moved(*stored_at(found.b.source, found.b.index)):
-        scaled = replace(found, b=Operand(*moved))
+        scaled = replace(found, b=Operand(*moved), prologue=None)
         prologue = narrow_weights(scaled, target.costs.memory)
         block = math.gcd(*(same_for(index, [(found.axes[along[0]], depth)]) for _, index in (least, scale)))
         if block > 1 and prologue and in_blocks(scaled, prologue, target) and _is_finite(least[0]):
-            return scaled.node() + _of_blocks(found, along[0], block, whole, scale, least)
+            return scaled, _of_blocks(found, along[0], block, whole, scale, least)
     return None
 
 
-def _moved(node: Node, index: tuple[ir.Int, ...]) -> list[tuple[Place, Place]]:
+def _moved(node: Node, index: tuple[Int, ...]) -> list[tuple[Place, Place]]:
     """Two terms of which a value of B is the sum, in both orders."""
     if node.op is not ops.ADD:
         return []
@@ -76,17 +89,17 @@ def _is_finite(least: Node) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def _of_blocks(found: Contraction, along: int, block: int, whole: Place, scale: Place, least: Place) -> Node:
+def _of_blocks(found: Contraction, along: int, block: int, whole: Place, scale: Place, least: Place) -> Contraction:
     """The sum over blocks of the products of what ``whole`` sums to in a block, times its ``scale``, with ``least``."""
     shape = (*found.shape[:along], found.shape[along] // block, *found.shape[along + 1 :])
     rows = tuple(1 if k in found.n else extent for k, extent in enumerate(shape))
     *at, within = ir.axes((*rows, block))
 
-    def over(place: Place, axes: Sequence[ir.Int], first: ir.Int) -> Operand:
+    def over(place: Place, axes: Sequence[Int], first: Int) -> Operand:
         old = [first + axis * block if k == along else axis for k, axis in enumerate(axes)]
         return Operand(*place).over(ir.rename(found.shape, old))
 
     terms = ir.cast(over(whole, at, within).read((*rows, block)), i32)
     sums = ir.cast(ir.reduce(ops.SUM_REDUCE, terms, [len(rows)]), f32) * over(scale, at, 0).read(rows)
-    products = ir.expand(sums, shape) * over(least, ir.axes(shape), 0).read(shape)
-    return ir.reduce(ops.SUM_REDUCE, products, sorted(found.k))
+    a = Operand(sums, tuple(0 if k in found.n else axis for k, axis in enumerate(ir.axes(shape))))
+    return replace(found, shape=shape, a=a, b=over(least, ir.axes(shape), 0), prologue=None)
