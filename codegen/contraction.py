@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from luminal.codegen.cpp import Names, ctype
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
-from luminal.codegen.prologue import Row, computed_row, split
+from luminal.codegen.prologue import Row, Source, computed_row, split
 from luminal.codegen.signature import AHEAD, AHEAD_STEP, FETCHED, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.costs import Prefetching
@@ -26,6 +26,7 @@ from luminal.core.symbolic import Int, Var
 
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # parameters of a tile: operands of a later tile, to be prefetched
 SCALE = "scale"  # a parameter of a tile: what scales the sums of blocks in each row
+COLUMN_SCALES = "scales"  # what scales them in each column
 FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
 REGISTERS = "matrix_registers"  # a variable of the kernel that all its tiles on a matrix unit share
 ENUMERATED = 1 << 14  # most positions of a tile that are enumerated to find its row counts: a limit of effort
@@ -41,12 +42,16 @@ class TileFunction:
 
 @dataclass(frozen=True)
 class RowScale:
-    """What scales the sum of a block in each row, of C++ ``type``: the part of its offset that depends on the tile's
-    loops, and the elements from row to row."""
+    """What scales the sum of a block: in each row an element of an ``array``, of C++ ``type``, with the start of its
+    offset, the part that depends on the tile's loops, and the elements from row to row; and in each of the
+    ``columns``."""
 
+    array: str
+    start: Int
     type: str
     steps: Int
     row: Int
+    columns: Row
 
 
 class Contraction:
@@ -73,17 +78,19 @@ class Contraction:
         arguments = [self._place(contract)]
         arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
         computed, scale, scales = None, None, contract.scales
-        of_columns = contract.prologue if scales is None else Prologue(scales.column, scales.right)
-        if of_columns is not None:
-            types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
-            computed = computed_row(contract, of_columns, types, self.frame.resolve)
-            arguments += [self._address("other", source.array, source.start) for source in computed.sources[1:]]
+        sources = [Source("b", contract.b, contract.b_type, b_start)]
+        types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
+        if contract.prologue is not None:
+            computed = computed_row(contract, contract.prologue, sources, types, self.frame.resolve)
         if scales is not None and isinstance(scales.left.leaf, Access):
             linear = sym.coefficient(self.frame.resolve(scales.left.leaf.offset), scales.row)
             assert linear is not None
             start, moving = split(linear[1], axes)
-            scale = RowScale(ctype(scales.left.dtype), moving, linear[0])
-            arguments.append(self._address("scale", scales.left.leaf.array, start))
+            columns = computed_row(contract, Prologue(scales.column, scales.right), sources, types, self.frame.resolve)
+            scale = RowScale(scales.left.leaf.array, start, ctype(scales.left.dtype), moving, linear[0], columns)
+        arguments += [self._address("other", source.array, source.start) for source in sources[1:]]
+        if scale is not None:
+            arguments.append(self._address("scale", scale.array, scale.start))
         ahead = {}
         later = {A_AHEAD: (contract.a, contract.a_ahead), B_AHEAD: (contract.b, contract.b_ahead)}
         for side, (array, offset) in later.items():
@@ -91,8 +98,8 @@ class Contraction:
                 start, ahead[side] = split(self.frame.resolve(offset), axes)
                 arguments.append(self._address(side, array, start))
         function = tile_function(
-            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else (), self.prefetch,
-            scale,
+            name, contract, a_steps, b_steps, ahead, sources[1:], computed, FETCH_FOR_LATER if self.fetches else (),
+            self.prefetch, scale,
         )  # fmt: skip
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         arguments += [AHEAD, AHEAD_STEP] if self.fetches else []
@@ -171,16 +178,17 @@ def tile_function(
     a_steps: Int,
     b_steps: Int,
     ahead: Mapping[str, Int],
+    others: Sequence[Source],
     computed: Row | None,
     each_step: Sequence[str],
     prefetch: Prefetching,
     scale: RowScale | None = None,
 ) -> TileFunction:
     """The function of one contract. ``a_steps``, ``b_steps`` and ``ahead`` are the parts that depend on its loops of
-    the offsets of A, of B and of the operands of a later tile. ``computed`` is B's row where a prologue computes it.
-    ``each_step`` are lines that prefetch for later kernels; with them the function returns the address reached.
-    ``prefetch`` says how far ahead A and B are prefetched. With a ``scale`` for rows, ``computed`` has those of
-    columns."""
+    the offsets of A, of B and of the operands of a later tile. ``computed`` is B's row where a prologue computes it,
+    ``others`` are the arrays that it and the ``scale`` read beside B. ``each_step`` are lines that prefetch for later
+    kernels; with them the function returns the address reached. ``prefetch`` says how far ahead A and B are
+    prefetched."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
     scaling = () if scale is None else (scale.steps, scale.row)
@@ -191,7 +199,6 @@ def tile_function(
         )
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
-    others = () if computed is None else computed.sources[1:]
     matrices = contract.unit is not None and not contract.unit.in_vectors
     own = {"tile", "a", "b", SCALE, A_AHEAD, B_AHEAD, "sum", "rows", "Rows", "High", REGISTERS}
     frame = Frame(Names(frozenset({*own, *(source.name for source in others)})))
@@ -242,11 +249,11 @@ def tile_function(
 
 def _meaning(contract: Contract) -> str:
     over = ", ".join(str(loop.axis) for loop in contract.loops)
+    b = f"b[{over}, j]" if contract.prologue is None else f"right[{over}, j], computed from b and others"
     if contract.scales is not None:
         blocks = ", ".join(str(loop.axis) for loop in contract.loops[:-1])
-        term = f"{SCALE}[i, {blocks}] * right[{blocks}, j], computed from others, * a[i, {over}] * b[{over}, j]"
-        return f"the sum over {over} of {term}"
-    b = f"b[{over}, j]" if contract.prologue is None else f"right[{over}, j], computed from b and others"
+        scales = f"{SCALE}[i, {blocks}] * {COLUMN_SCALES}[{blocks}, j], computed from others"
+        return f"the sum over {over} of {scales}, * a[i, {over}] * {b}"
     return f"the sum over {over} of a[i, {over}] * {b}"
 
 
@@ -277,14 +284,17 @@ def _loops(
         if computed is None:
             frame.line(f"sum.step({a}, {a_row}, {b});")
         else:
-            frame.line(f"sum.multiply({a}, {a_row}, {computed.render(frame, contract)});")
+            frame.line(f"sum.multiply({a}, {a_row}, {computed.render(frame, contract, 'right')});")
         return
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
-        _steps(frame, indices, contract, contract.unit, steps, ahead, each_step, prefetch)
-        if scale is not None and computed is not None:
+        if computed is None:
+            _steps(frame, indices, contract, contract.unit, steps, ahead, each_step, prefetch)
+        else:
+            _computed_steps(frame, indices, contract, contract.unit, steps, computed, each_step, prefetch)
+        if scale is not None:
             left, row = _plus(SCALE, indices.text(scale.steps)), indices.text(scale.row)
-            frame.line(f"sum.scale({left}, {row}, {computed.render(frame, contract)});")
+            frame.line(f"sum.scale({left}, {row}, {scale.columns.render(frame, contract, COLUMN_SCALES)});")
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -347,6 +357,38 @@ def _steps(
     else:
         terms = indices.text(rest)
         frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
+
+
+def _computed_steps(
+    frame: Frame,
+    indices: Indices,
+    contract: Contract,
+    unit: MatrixUnit,
+    starts: Sequence[Int],
+    computed: Row,
+    each_step: Sequence[str],
+    prefetch: Prefetching,
+) -> None:
+    """Adds the innermost loop in steps of ``contract.depth`` terms of B that are computed in bytes. Those that share
+    bytes follow each other."""
+    loop, depth = contract.loops[-1], contract.depth
+    steps = loop.axis.hi // depth + 1
+    per = computed.sharing(loop.axis, unit, steps)
+    count = steps // per
+    row, name = indices.text(contract.a_row), frame.names.like(loop.axis.name)
+    step = Var("step", 0, count - 1)
+    with frame.open(f"for (int64_t {name} = 0; {name} < {count}; ++{name}) {{", certain=False):
+        frame.bind(step, Value(name))
+        near = starts[1] + (sym.expr(step) + prefetch.steps) * (contract.columns * unit.group)
+        lines = contract.columns // contract.lanes
+        frame.line(f"sum.template fetch<{lines}>({_plus('b', indices.text(near))});")
+        for line in each_step:
+            frame.line(line)
+        for number in range(per):
+            k = sym.expr(step) * (depth * per) + number * depth
+            a = _plus("a", indices.text(sym.substitute(starts[0], {loop.axis: k})))
+            right = computed.bytes(frame, contract, unit, loop.axis, k)
+            frame.line(f"sum.step({a}, {row}, {right});")
 
 
 def _fetch(

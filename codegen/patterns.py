@@ -70,6 +70,31 @@ def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return function(scalar)
 
 
+def in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """As ``beside_tiles``, for bytes that are computed beside each other, whose numbers begin at known bits:
+    ``digits_in_bytes<T, amount>(bytes)`` are those of a type ``T`` below 8 bits, ``shifted_left<amount>(bytes)`` and
+    ``shifted_right<amount>(bytes)`` bytes moved by so many bits."""
+    if scalar.op is ops.CAST and scalar.dtype.is_integer and scalar.dtype.bits < 8:
+        (shifted,) = scalar.operands
+        amount = _known_shift(shifted) if shifted.op is ops.SHR else None
+        if amount is not None:
+            return f"digits_in_bytes<{ctype(scalar.dtype)}, {amount}>", shifted.operands[:1]
+    for op, name in ((ops.SHR, "shifted_right"), (ops.SHL, "shifted_left")):
+        amount = _known_shift(scalar) if scalar.op is op else None
+        if amount is not None:
+            return f"{name}<{amount}>", scalar.operands[:1]
+    return beside_tiles(scalar)
+
+
+def _known_shift(scalar: Scalar) -> int | None:
+    """By how many bits, less than 8, ``scalar`` shifts lanes of u8; None where it does not, or that varies."""
+    by = scalar.operands[1]
+    while by.op is ops.CAST:
+        (by,) = by.operands
+    known = by.leaf.value if isinstance(by.leaf, Index) else _number(by)
+    return int(known) if scalar.dtype == u8 and isinstance(known, int | float) and 0 <= known < 8 else None
+
+
 def _begins_in_byte(amount: Scalar) -> bool:
     """Whether ``amount`` is an index below 8: the number of a bit of a byte."""
     leaf = amount.operands[0].leaf if amount.op is ops.CAST else amount.leaf

@@ -22,6 +22,7 @@ from luminal.core.schedule.numeric import (
     integers,
     long_reductions,
     looked_up,
+    moved_blocks,
     online,
     rounding,
     spelled_out,
@@ -55,6 +56,7 @@ PASSES = {
     ALGEBRA: "sums of products are computed in the order that costs least",
     "look-ups": "functions of which only few elements are looked up are computed of these",
     "online reductions": "reductions that read others are computed in parts, whose results are merged",
+    "blocks that a number moves": "the products of integers are summed apart from those of what moves their blocks",
     ROUNDING: "operands of contractions are rounded to the precision that was chosen",
     "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
     "maxima of bits": "maxima of overlapping windows are taken of the bits of their floats",
@@ -121,6 +123,8 @@ def compile_graphs(
         if target.algebra == BOUNDED:
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
+        if multiplies_bytes:
+            whole = passed("blocks that a number moves", moved_blocks.apart(whole, target))
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))
             whole = passed("fewer digits", digits.eased(whole))

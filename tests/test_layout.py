@@ -401,6 +401,7 @@ NUMBERS = {
         "integers.py: LIMIT", "numeric/digits.py: ALL", "numeric/integers.py: EXACT", "statements.py: MOVES",
         "numeric/integers.py: LEAST_SCALE", "numeric/integers.py: MOST_SCALE",
         "checkpoints.py: _ALIGNMENT", "checkpoints.py: _LINE", "toolchain.py: _CLANGS",
+        "transform/tensorise.py: SHARING",
     },
     "limit of a form": {
         "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 import luminal
 from luminal.comparison.measure import rounding
 from luminal.comparison.oracle import Oracle
-from luminal.core import interp, ir, movement, ops, structured, types
+from luminal.core import interp, ir, movement, ops, structured, traverse, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import TargetError
@@ -168,6 +169,26 @@ def test_what_is_rounded_does_not_depend_on_what_is_asked_for() -> None:
     for name, node in graph.outputs:
         oracle = Oracle(graph, arrays, precision=BF16)
         assert not oracle.refutes(node, found[name]), name
+
+
+@pytest.mark.parametrize("kept", ["input", "computed"])
+def test_of_a_large_value_only_the_part_that_a_product_reads_is_rounded(kept: str) -> None:
+    """As of a cache that holds many sequences."""
+    x, cache = ir.input_("x", (5, 24), types.f32), ir.input_("cache", (160, 24), types.f32)
+    whole = cache if kept == "input" else ir.unary(ops.EXP2, cache)
+    part = movement.slice_(whole, 0, 64, 32)
+    y = decompose.matmul(x, movement.transpose(part, 0, 1))
+    graph = ir.Graph("part", (x, cache), (("y", y), ("kept", whole)))
+    made = rounded(Contracted.of(graph), BF16)
+    sizes = {n.size for n in traverse.everything(made.graph.roots) if n.op is ops.CAST and n.dtype == types.bf16}
+    assert sizes == {5 * 24, 32 * 24}
+    rng = np.random.default_rng(0)
+    values = {"x": rng.standard_normal((5, 24), np.float32), "cache": rng.standard_normal((160, 24), np.float32)}
+    whole_values = values["cache"] if kept == "input" else np.exp2(values["cache"])
+    found = run_program(compile_graph(graph, targets.parse("avx512-bf16", "bf16")), values)
+    left, right = (v.astype(ml_dtypes.bfloat16).astype(np.float64) for v in (values["x"], whole_values[64:96]))
+    np.testing.assert_allclose(found["kept"], whole_values, rtol=2.0**-22)
+    assert (np.abs(found["y"] - left @ right.T) <= 2.0**-7 * (np.abs(left) @ np.abs(right).T)).all()
 
 
 def test_roundings_of_both_operands_are_allowed_for() -> None:

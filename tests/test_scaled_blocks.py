@@ -1,10 +1,13 @@
-"""Sums of integers that have a scale for each block on both sides: units for bytes sum the blocks, tiles scale them."""
+"""Sums of integers that have a scale for each block on both sides: units for bytes sum the blocks, tiles scale them.
+
+The integers may be computed from bits that lie apart, and moved by a number for each block."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
+import gguf
 import numpy as np
 import pytest
 
@@ -20,6 +23,7 @@ from luminal.core.rules import constant
 from luminal.core.schedule.numeric import activations
 from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.symbolic import Int
+from luminal.frontends.llm import blocks
 from luminal.module import Module
 from tests.schedule_support import contracts, run_program, transforms
 
@@ -183,6 +187,92 @@ def test_weights_with_scales_of_extreme_sizes_are_no_such_blocks(scale: float) -
     x = ir.input_("x", (2, 64), types.f32)
     product = contraction.matmul(x, movement.transpose(real(ir.constant(weights), ir.constant(scales)), 0, 1))
     made = activations.rounded(Graph("infinite", (x,), (("y", product),), ()), "q8")
+    assert all(tile.scales is None for tile in contracts(compile_graph(made, targets.AVX512_VNNI)))
+
+
+# ---- integers that are computed in bytes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Weights of 512 terms for each of 37 columns, in blocks of a ``kind``: bits of every value, moderate scales."""
+
+    kind: blocks.Kind
+
+    def raw(self) -> Array:
+        rng = np.random.default_rng(self.kind.number)
+        layout = self.kind.layout
+        found = rng.integers(0, 256, (37, 512 // self.kind.size, layout.itemsize), np.uint8).view(layout)[..., 0]
+        for name in {"scale", "least"} & set(layout.names or ()):
+            found[name] = rng.uniform(-2, 2, found.shape)
+        return found
+
+    def decoded(self, raw: Array) -> Array:
+        """As the reference decodes them, in float32."""
+        number = gguf.GGMLQuantizationType(self.kind.number)
+        return gguf.quants.dequantize(raw.view(np.uint8).reshape(37, -1), number).astype(np.float64)
+
+    def node(self, whole: Node, scale: Node) -> Node:
+        weights = self.kind.real({name: ir.constant(self.kind.taken(self.raw(), name)) for name in self.kind.kept})
+        return contraction.matmul(real(whole, scale), movement.transpose(weights, 0, 1))
+
+    def check(self, found: Array, whole: Array, scale: Array) -> None:
+        """Sums are of blocks of 16 terms at least, each of which is scaled on both sides (a scale is a product itself),
+        and so is what moves it; the reference rounds a weight three times."""
+        raw = self.raw()
+        weights, moved = self.decoded(raw), np.zeros((37, 512))
+        if "least" in (self.kind.layout.names or ()):
+            raw["scale"] = 0
+            moved = self.decoded(raw)
+        a = whole.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, 1)
+        magnitudes = np.abs(a) @ (np.abs(weights - moved) + np.abs(moved)).T
+        roundings = 2 * 512 // 16 + 4 + 3 + 3
+        assert (np.abs(found - a @ weights.T) <= roundings * UNIT * magnitudes).all()
+
+
+KINDS = tuple(map(Stored, blocks.ALL.values()))
+A = Case(512, 32, 32)  # whose rows multiply them
+
+
+def stored(kinds: tuple[Stored, ...], rows: Int, dims: tuple[sym.Var, ...] = ()) -> Graph:
+    whole = ir.input_("whole", (rows, A.depth), types.i8)
+    scale = ir.input_("scale", (rows, A.depth // A.left), types.f32)
+    outputs = tuple((case.kind.name, case.node(whole, scale)) for case in kinds)
+    return Graph("stored", (whole, scale), outputs, dims)
+
+
+@pytest.mark.parametrize("target", [targets.AVX512_VNNI, targets.AVX2], ids=lambda t: t.name)
+@pytest.mark.parametrize("case", KINDS, ids=lambda case: case.kind.name)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_nest_computes_integers_of_few_bits_in_bytes(case: Stored, rows: int, target: targets.Target) -> None:
+    program = compile_graph(stored((case,), rows), target)
+    scaled = [tile for tile in contracts(program) if tile.scales is not None]
+    assert len(scaled) == 1 and len(contracts(program)) == 1 + ("least" in (case.kind.layout.names or ()))
+    assert (scaled[0].prologue is not None) == (case.kind.name != "Q8_0")
+    whole, scale = A.inputs(rows)
+    case.check(run_program(program, {"whole": whole, "scale": scale})[case.kind.name], whole, scale)
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
+def test_a_library_computes_them_within_the_bound(target: str) -> None:
+    rows = sym.Var("rows", 1, MOST)
+    module = luminal.compile(stored(KINDS, sym.expr(rows), (rows,)), target=target, threads=2)
+    assert isinstance(module, Module)
+    for count in (1, 3, MOST):
+        whole, scale = A.inputs(count)
+        for case, found in zip(KINDS, module(whole=whole, scale=scale), strict=True):
+            case.check(found, whole, scale)
+
+
+@pytest.mark.parametrize("least", [np.inf, np.nan])
+def test_what_moves_blocks_without_end_stays_in_the_sum(least: float) -> None:
+    case = Stored(blocks.Q4_1)
+    raw = case.raw()
+    raw["least"][3, 0] = least
+    parts = {name: ir.constant(case.kind.taken(raw, name)) for name in case.kind.kept}
+    x = ir.input_("x", (2, 512), types.f32)
+    made = Graph("endless", (x,), (("y", contraction.matmul(x, movement.transpose(case.kind.real(parts), 0, 1))),), ())
+    made = activations.rounded(made, "q8")
     assert all(tile.scales is None for tile in contracts(compile_graph(made, targets.AVX512_VNNI)))
 
 

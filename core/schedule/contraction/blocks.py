@@ -1,7 +1,8 @@
 """Contractions of integers that have a scale for each block along K, on both sides.
 
 In ``sum over b of s[m,b] t[b,n] (sum over k in block b of a[m,k] w[k,n])``, a unit that multiplies bytes computes the
-inner sums, exactly, and the tile scales them. The sum of real numbers that a model writes, ``sum over k of (a s) (w
+inner sums, exactly, and the tile scales them. Where ``w`` are numbers of fewer bits, or put together from such, the
+tile computes their bytes as it reads them. The sum of real numbers that a model writes, ``sum over k of (a s) (w
 t)``, rounds every factor and term. This one rounds three times for each block, so it is within the bound of the other.
 
 Of an infinite scale the sums would differ: ``t`` is finite, and where activations are rounded ``s`` is finite or NaN.
@@ -23,7 +24,7 @@ from luminal.core.schedule.contraction.contraction import Contraction, Operand
 from luminal.core.schedule.contraction.prologue import Computed, Leaf, Part, Place, Prologue
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
-from luminal.core.types import f32, i8, i32, u8
+from luminal.core.types import DType, f32, i8, i32, u8
 
 
 def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[Contraction, MatrixUnit] | None:
@@ -32,33 +33,79 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
     unit = next((unit for unit in target.units_of(u8, i8, i32) if unit.in_vectors), None)
     along = [k for k in found.k if found.shape[k] != 1]
     depth = found.shape[along[0]] if len(along) == 1 else None
-    of_b = _scaled_every(prologue)
+    of_b = _scaled_blocks(prologue)
     if unit is None or found.dtype != f32 or found.a.valid or not isinstance(depth, int) or of_b is None:
         return None
-    parts = _integers_and_scale(found.a)
+    parts = integers_and_scale(found.a)
     if parts is None:
         return None
     whole, scale = parts
-    block = math.gcd(of_b, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
-    if block % unit.depth or block * 128 * 128 >= 2**31:  # more may not fit into the sum of a block
+    every, per = of_b
+    block = math.gcd(every, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
+    if block % (unit.depth * per) or block * 128 * 128 >= 2**31:  # more may not fit into the sum of a block
         return None
     split = _split(found, along[0], block)
     a, of_a = (_over(found, split, along[0], block, place) for place in (whole, scale))
     moves = [axis for k in split.k if (axis := sym.as_var(split.axes[k])) is not None]
-    if any(sym.coefficient(e, axis) is None for e in a.index for axis in moves):
+    place: Int = 0  # of an element in memory
+    for index, size in zip(a.index, a.source.shape, strict=True):
+        place = place * size + index
+    if any(sym.coefficient(place, axis) is None for axis in moves):
         return None
     return replace(split, a=a, scale=of_a), unit
 
 
-def _scaled_every(prologue: Prologue) -> int | None:
-    """For how many positions along K the scale is the same, where B is signed bytes times finite scales; else None."""
+def _scaled_blocks(prologue: Prologue) -> tuple[int, int] | None:
+    """For how many positions along K the scale is the same, and how many integers at most share a byte, where B is
+    signed bytes, or computed in such, times finite scales; else None."""
     root = prologue.root
     for whole, scale in (root.operands, root.operands[::-1]) if root.op is ops.MUL else ():
-        is_whole = isinstance(whole, Computed) and whole.op is ops.CAST
-        leaf = whole.operands[0] if is_whole and isinstance(whole, Computed) else None
-        if isinstance(leaf, Leaf) and (leaf.dtype, leaf.every, leaf.per) == (i8, 1, 1) and not isinstance(scale, Node):
-            return scale.every if scale.every > 1 and _is_moderate(scale) else None
+        if isinstance(whole, Computed) and whole.op is ops.CAST and not isinstance(scale, Node):
+            leaves = _leaves_in_bytes(whole.operands[0])
+            if leaves and _is_signed(whole.operands[0]):
+                return (scale.every, max(leaf.per for leaf in leaves)) if _scales_blocks(scale) else None
     return None
+
+
+def _scales_blocks(scale: Leaf | Computed) -> bool:
+    return scale.every > 1 and _is_moderate(scale)
+
+
+def _leaves_in_bytes(part: Part) -> list[Leaf] | None:
+    """The leaves of ``part`` where it is integers of at most 8 bits, computed of such for each position; else None."""
+    if _type(part).bits > 8 or not _type(part).is_integer:
+        return None
+    if isinstance(part, Leaf):
+        return [part] if part.every == 1 else None
+    below = [_leaves_in_bytes(x) for x in part.operands] if isinstance(part, Computed) else []
+    return None if None in below else [leaf for leaves in below if leaves for leaf in leaves]
+
+
+def _is_signed(part: Part) -> bool:
+    """Whether the integers of ``part``, of at most 8 bits, fit into signed bytes."""
+    return _type(part).kind == "i" or _bits(part) < 8
+
+
+def _bits(part: Part) -> int:
+    """How many bits the unsigned integers of ``part`` take at most, up to 8."""
+    if isinstance(part, Leaf):
+        return 8 // part.per if part.per > 1 else part.dtype.bits
+    if isinstance(part, Node):
+        (value,) = interp.evaluate([part])
+        return int(value).bit_length() if value >= 0 else 8
+    if part.op is ops.SHL and isinstance(part.operands[1], Node):
+        return min(8, _bits(part.operands[0]) + int(interp.evaluate([part.operands[1]])[0]))
+    return max(map(_bits, part.operands)) if part.op in (ops.CAST, ops.OR) else 8
+
+
+def _type(part: Part) -> DType:
+    """The type in which a model has ``part``."""
+    while isinstance(part, Computed):
+        if part.op is ops.CAST:
+            cast: DType = part.attr.dtype
+            return cast
+        part = part.operands[0]
+    return part.source.dtype if isinstance(part, Leaf) else part.dtype
 
 
 def _is_moderate(part: Part) -> bool:
@@ -74,7 +121,7 @@ def _is_moderate(part: Part) -> bool:
     return bool(((sizes == 0) | (sizes >= float(half.smallest_subnormal)) & (sizes <= float(half.max))).all())
 
 
-def _integers_and_scale(a: Operand) -> tuple[Place, Place] | None:
+def integers_and_scale(a: Operand) -> tuple[Place, Place] | None:
     """Signed bytes and the scale of each, of which ``a`` is the product; None if it is another value."""
     node, index = narrow.stored_at(a.source, a.index)
     for x, y in (node.inputs, node.inputs[::-1]) if node.op is ops.MUL else ():

@@ -192,7 +192,7 @@ def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
 
 def unpacked(leaf: Leaf, panel: Node, depth: Int) -> Node:
     """The values of a leaf, in the type that stores them. ``panel`` has the bytes that hold them, ``depth`` is the
-    position along K."""
+    position along K, or that of the group."""
     if leaf.per == 1:
         return panel
     bits = 8 // leaf.per

@@ -27,7 +27,8 @@ def panels(found: Contraction, tile: Tile) -> Node:
 
 
 def in_panels(b: Operand, found: Contraction, tile: Tile, every: int = 1, first: int = 0) -> Node:
-    """The view of ``b`` in panels, taking position ``first`` of every ``every`` positions along K."""
+    """The view of ``b`` in panels, taking position ``first`` of every ``every`` positions along K; of groups, where
+    those lie side by side."""
     columns, group = tile.columns, tile.group
     shape, over, run = found.shape, found.axes, found.run
     count = found.count(found.n)
@@ -36,15 +37,16 @@ def in_panels(b: Operand, found: Contraction, tile: Tile, every: int = 1, first:
     batch = tuple(shape[k] for k in found.batch)
     result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
     if tile.unit is not None:
-        result = (*result[:-2], sym.floordiv(depth, group), columns, group)
+        result = (*result[:-2], sym.floordiv(depth, group * every), columns, group)
     at = ir.axes(result)
     panel, row, inner, *beside = at[len(batch) :]
     column = panel * columns + inner
+    row = row * every + first
     row = row * group + beside[0] if beside else row
     by: dict[Var, Int] = {}
     _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
     _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
-    _digits(by, [over[k] for k in found.k], terms, row * every + first)
+    _digits(by, [over[k] for k in found.k], terms, row)
     index = [sym.substitute(e, by) for e in b.index]
     valid = [*(sym.substitute(e, by) for e in b.valid), count - 1 - column]
     if (term := sym.as_var(over[run])) is not None:
@@ -76,7 +78,7 @@ def _digits(
 
 def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) -> Operand:
     """B read from ``packed`` panels, over the axes of the product. Each element of the panels is for ``every``
-    positions along K."""
+    positions along K, or groups of them."""
     columns, group, shape, over = tile.columns, tile.group, found.shape, found.axes
     column: Int = 0
     for k in found.n:
@@ -85,10 +87,10 @@ def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) ->
     for k, extent in zip(found.k, _terms(found, group), strict=True):
         depth = depth * extent + over[k]
     batch = [over[k] for k in found.batch]
-    panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
+    panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, group * every), sym.mod(column, columns)
     if tile.unit is None:
         return Operand(packed, (*batch, panel, row, inner))
-    return Operand(packed, (*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)))
+    return Operand(packed, (*batch, panel, row, inner, sym.mod(depth, group)))
 
 
 @dataclass(frozen=True)

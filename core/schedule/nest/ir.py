@@ -466,14 +466,15 @@ class Contract:
     ``b_offset`` the first column's element of that array.
 
     With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps.
-    Such a sum of integers joins the others, in ``dtype``, times both scales.
+    Such a sum of integers joins the others, in ``dtype``, times both scales. A ``prologue`` may compute the bytes of B,
+    from arrays in the groups of the unit, or in such of which several share bytes.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
-    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
-    or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit of vectors or with ``accumulate``, and
-    in the ``background`` without a fragment that reads panels.
+    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
+    for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit
+    of vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
     """
 
     tile: str
@@ -514,8 +515,9 @@ class Contract:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        exclusive = ("fragment", "unit", "prologue"), ("outer", "fragment"), ("outer", "unit"), ("outer", "accumulate")
-        for names in (*exclusive, ("a_ahead", "unit")):
+        exclusive = ("fragment", "unit"), ("fragment", "prologue"), ("outer", "fragment"), ("outer", "unit")
+        unscaled = (("unit", "prologue"),) if self.scales is None else ()
+        for names in (*exclusive, *unscaled, ("outer", "accumulate"), ("a_ahead", "unit")):
             given = [name for name in names if getattr(self, name)]
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")

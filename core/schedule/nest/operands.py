@@ -30,7 +30,8 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
 
 
 class Scaled(NamedTuple):
-    """Two ``factors``, elements of arrays, and what each is multiplied by: ``left`` is an element of an array too."""
+    """Two ``factors``, an element of an array and one that may be computed in integers, and what each is multiplied
+    by: ``left`` is an element of an array too."""
 
     factors: tuple[ln.Scalar, ln.Scalar]
     left: ln.Scalar
@@ -43,7 +44,8 @@ def scales_of(reduction: ln.Reduction) -> Scaled | None:
     if reduction.value.op is not ops.MUL or any(side.op is not ops.MUL for side in sides):
         return None
     (a, left), (b, right) = (_integer_first(side) for side in sides)
-    elements = _is_element(a) and _is_element(b) and isinstance(left.leaf, ln.Access)
+    integers = _is_element(b) or (b.op is ops.CAST and b.operands[0].dtype.is_integer)
+    elements = _is_element(a) and integers and isinstance(left.leaf, ln.Access)
     return Scaled((a, b), left, right) if elements else None
 
 
@@ -54,13 +56,16 @@ def _integer_first(product: ln.Scalar) -> tuple[ln.Scalar, ln.Scalar]:
 
 def operands_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
     """A, B and None, as ``product_of`` gives them. Where B is computed from array elements: A, the element of the
-    largest array, and the scalar that computes B. Raises ScheduleError where something else is summed."""
-    computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
-    if computed is None or _is_element(computed) or scales_of(reduction) is not None:
+    largest array, and the scalar that computes B, in integers where it is scaled. Raises ScheduleError where something
+    else is summed."""
+    scaled = scales_of(reduction)
+    factors = reduction.value.operands if scaled is None else scaled.factors
+    if reduction.value.op is not ops.MUL or _is_element(factors[1]):
         return (*product_of(reduction), None)
+    computed = factors[1] if scaled is None else factors[1].operands[0]
     read = accesses(computed)
-    a = accesses(reduction.value.operands[0])
-    if reduction.op is not ops.SUM_REDUCE or reduction.before or not _is_element(reduction.value.operands[0]) or not a:
+    a = accesses(factors[0])
+    if reduction.op is not ops.SUM_REDUCE or reduction.before or not _is_element(factors[0]) or not a:
         raise ScheduleError("the sum is not over a product of an array element and what is computed from such")
     if not read or any(x.valid for x in (*a, *read)):
         raise ScheduleError("what is multiplied is computed from masked elements, or from none")
@@ -89,8 +94,9 @@ def stored_type(nest: ln.LoopNest, array: str) -> DType:
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
-    """The loops along which B moves. With a prologue, steps of other loops may read from the same byte."""
-    if contract.prologue is None:
+    """The loops along which B moves. With a prologue, steps of other loops may read from the same byte; a unit takes
+    those together."""
+    if contract.prologue is None or contract.unit is not None:
         return list(contract.loops)
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 

@@ -7,8 +7,8 @@ them, that take at most half the bytes of float32):
 - ``q8``: each block of 32 along K to 8-bit integers of -127 to 127, ``round(x / scale)``, with a scale of ``max |x| /
   127`` in float32. It is the scheme of llama.cpp's Q8_0, but for the type of the scale. Where one scale of the weights
   serves a whole row along K, as of ``int8``, so does that of activations: the sum is then one of integers
-  (``integers``), which units for bytes compute. They also compute the sum of each block where weights are bytes with a
-  scale for a block (``contraction/blocks.py``). Rows that do not fill blocks stay.
+  (``integers``), which units for bytes compute. They also compute the sum of each block where weights are integers
+  of at most 8 bits with a scale for a block (``contraction/blocks.py``). Rows that do not fill blocks stay.
 
 Sums are in float32 otherwise.
 """

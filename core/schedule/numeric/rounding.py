@@ -16,13 +16,14 @@ from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.costs import COSTS, Memory
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Graph, Node, Shape
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contracted import Contracted, Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.schedule.contraction.narrow import narrow_weights
+from luminal.core.sizes import typical
 from luminal.core.types import DType, bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
@@ -128,8 +129,20 @@ def stored_rounded(
         return set()
     order = traverse.topological(roots)
     products = [node.inputs[0] for node in order if is_rounded(node, contractions, precision, exact)]
-    values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
-    return set(filter(_may_be_rounded, values))
+    factors = [x for product in products for x in product.inputs if not _is_part(operand(x), x.shape)]
+    return set(filter(_may_be_rounded, (x.inputs[0] if x.op is ops.VIEW else x for x in factors)))
+
+
+def _is_part(x: Operand, shape: Shape) -> bool:
+    """Whether a product of that ``shape`` reads at most half of what ``x`` is a view of, as the rows of one sequence in
+    a cache: to round the whole may cost more than the product."""
+    read = sym.product(shape[k] for k in _own(x, shape))
+    return 2 * typical(read) <= typical(x.source.size)
+
+
+def _own(x: Operand, shape: Shape) -> list[int]:
+    """The axes of a product of that ``shape`` that ``x`` depends on."""
+    return [k for k, axis in enumerate(ir.axes(shape)) if sym.as_var(axis) in x.variables]
 
 
 def _may_be_rounded(node: Node) -> bool:
@@ -162,12 +175,22 @@ def _of_rounded(found: Contraction, precision: Precision, wide: bool, memory: Me
     def of_rounded(x: Operand) -> Operand:
         if significant(x.source.dtype) <= precision.digits:
             return x
+        if not x.valid and not is_constant(x.source) and _is_part(x, found.shape):
+            x = _copied(x, found.shape)
         fill = bytes(f32.itemsize) if x.valid else b""
         return replace(x, source=_operand(ir.cast(x.source, f32), precision, wide), fill=fill).through_casts()
 
     prologue = narrow_weights(found, memory)
     b = of_rounded(found.b) if prologue is None else found.b
     return replace(found, a=of_rounded(found.a), b=b, prologue=prologue)
+
+
+def _copied(x: Operand, shape: Shape) -> Operand:
+    """``x`` as it reads a copy of the elements that a product of that ``shape`` reads."""
+    own, over = _own(x, shape), ir.axes(shape)
+    copied = tuple(shape[k] for k in own)
+    by = {v: axis for k, axis in zip(own, ir.axes(copied), strict=True) if (v := sym.as_var(over[k])) is not None}
+    return Operand(ir.unary(ops.CONTIGUOUS, x.over(by).read(copied)), tuple(over[k] for k in own))
 
 
 def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Node:

@@ -354,7 +354,7 @@ def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Nod
         panel = narrow.packed(leaf, packed)
         made[panel] = leaf.source
         read = read_panels(panel, found, lies, leaf.every * leaf.per).read(shape)
-        values[leaf] = narrow.unpacked(leaf, read, depth)
+        values[leaf] = narrow.unpacked(leaf, read, sym.floordiv(depth, lies.group))
     return Operand(prologue.value(values), tuple(0 if k in found.m else axis for k, axis in enumerate(found.axes)))
 
 

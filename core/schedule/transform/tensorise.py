@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import ops
@@ -22,6 +22,8 @@ from luminal.core.schedule.nest.rewrite import (
 )
 from luminal.core.schedule.nest.walk import Body, accesses, perfect_loops
 from luminal.core.symbolic import Int, Var
+
+SHARING = (1, 2, 4, 8)  # how many integers a byte may hold
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +93,7 @@ class Tensorise:
         by = {n_loop.axis: panel * self.columns + column}
         b_offset = sym.substitute(b.offset, by)
         reduced = [loop.axis for loop in reduction.loops]
-        b_start = start_of_b(b_offset, reduced[-1], column, self.columns, self.unit)
+        b_start = start_of_b(b_offset, reduced[-1], column, self.columns, self.unit, computed is not None)
         if self.unit is not None:
             check_run(a.offset, reduced[-1])
         self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
@@ -141,7 +143,8 @@ class Tensorise:
     def _prologue(self, computed: ln.Scalar, column: Int, by: dict[Var, Int], reduced: list[Var]) -> ln.Prologue:
         value = substitute_scalar(computed, by, {})
         for access in accesses(value):
-            self._check_linear("B", panel_start(access.offset, column, self.columns), reduced)
+            start = start_of_b(access.offset, reduced[-1], column, self.columns, self.unit, True)
+            self._check_linear("B", start, reduced)
             if sym.as_var(column) is None or self.m in {v.name for v in sym.variables(access.offset)}:
                 raise ScheduleError(f"tensorise: B depends on {self.m!r}")
         axis = sym.as_var(column)
@@ -211,9 +214,12 @@ class Tensorise:
                 raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
 
 
-def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None) -> Int:
-    """``offset`` of the right operand at its first column; for a ``unit``, at its first term along ``k`` too."""
-    return panel_start(offset, column, columns) if unit is None else grouped_start(offset, k, column, columns, unit)
+def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None, computed: bool = False) -> Int:
+    """``offset`` of the right operand at its first column; for a ``unit``, at its first term along ``k`` too. Where it
+    is ``computed``, several groups may share bytes."""
+    if unit is None:
+        return panel_start(offset, column, columns)
+    return grouped_start(offset, k, column, columns, unit, SHARING if computed else (1,))
 
 
 def panel_start(offset: Int, column: Int, columns: int) -> Int:
@@ -225,14 +231,18 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
     return linear[1]
 
 
-def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
+def grouped_start(
+    offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit, sharing: Sequence[int] = (1,)
+) -> Int:
     """``offset`` at the first of ``columns`` columns and terms along ``k``. Raises ScheduleError where they are not in
-    groups."""
+    groups, of which one of the numbers in ``sharing`` share their bytes."""
     variable, group = sym.as_var(column), unit.group
     start = sym.substitute(offset, {k: ZERO} if variable is None else {k: ZERO, variable: ZERO})
     term = sym.expr(k)
-    within = sym.floordiv(term, group) * (columns * group) + sym.mod(term, group) + group * column
-    if offset != start + within:
+    if not any(
+        offset == start + sym.floordiv(term, group * per) * (columns * group) + sym.mod(term, group) + group * column
+        for per in sharing
+    ):
         raise ScheduleError(f"tensorise: {columns} columns of B do not lie in groups of {group} along {k} at {offset}")
     return start
 

@@ -58,9 +58,11 @@ class Unpack:
 
 
 def unpackable(contract: ln.Contract, room: int) -> bool:
-    """Whether the tile computes its right operand, and a panel of it takes at most ``room`` bytes."""
+    """Whether the tile computes its right operand, one that no unit reads in groups, and a panel of it takes at most
+    ``room`` bytes."""
     extent = _extent(contract)
-    return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= room
+    computed = contract.prologue is not None and contract.unit is None
+    return computed and extent is not None and extent * contract.dtype.itemsize <= room
 
 
 def _extent(contract: ln.Contract) -> int | None:

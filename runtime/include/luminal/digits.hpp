@@ -33,5 +33,37 @@ template <class T, class V> LM_INLINE auto digits(V bytes, V amount) {
     }
 }
 
+namespace detail {
+
+/// Lanes of bytes as lanes of 32 bits, which have instructions for shifts; bytes have none.
+template <class V> LM_INLINE auto words(V bytes) { return copy_bits<vec<uint32_t, sizeof(V) / 4>>(bytes); }
+
+/// The same byte four times.
+constexpr uint32_t four_times(uint32_t byte) { return 0x01010101u * (byte & 0xffu); }
+
+}  // namespace detail
+
+/// Lanes of uint8_t, shifted by Amount, less than 8.
+template <int Amount, class V> LM_INLINE V shifted_right(V bytes) {
+    return copy_bits<V>(detail::words(bytes) >> Amount & detail::four_times(0xffu >> Amount));
+}
+template <int Amount, class V> LM_INLINE V shifted_left(V bytes) {
+    return copy_bits<V>(detail::words(bytes) << Amount & detail::four_times(0xffu << Amount));
+}
+
+/// Lanes of uint8_t -> lanes of bytes: the numbers of the integer type T that begin at the bit Amount of every lane.
+template <class T, int Amount, class V> LM_INLINE auto digits_in_bytes(V bytes) {
+    using Byte = compute_t<T>;
+    constexpr bool is_signed = std::is_signed_v<Byte>;
+    constexpr uint32_t mask = is_signed ? 2 * narrow_traits<T>::largest + 1 : narrow_traits<T>::largest;
+    const V bits = copy_bits<V>(detail::words(bytes) >> Amount & detail::four_times(mask));
+    if constexpr (is_signed) {  // the highest bit counts as negative
+        const V highest = splat<V>(static_cast<uint8_t>((mask + 1) / 2));
+        return bitcast<Byte>((bits ^ highest) - highest);
+    } else {
+        return bits;
+    }
+}
+
 }  // namespace LM_RUNTIME
 }  // namespace lm

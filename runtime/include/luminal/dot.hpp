@@ -28,6 +28,7 @@ template <class L, class R, class S> struct DotOfFour {
         memcpy(&bits, b, sizeof(Bits));
         return bits;
     }
+    LM_INLINE static Bits columns(vec<R, LANES * GROUP> b) { return copy_bits<Bits>(b); }
 };
 
 /// sum[j] += the sum over k < 2 of a[k] * b[j][k], in float, where subnormals count as zeros.
@@ -60,7 +61,10 @@ struct vpmaddwd {
     }
 
     LM_INLINE static Bits columns(const int8_t* b) {
-        return reinterpret_cast<Bits>(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+        return columns(load<LANES * GROUP>(b));
+    }
+    LM_INLINE static Bits columns(vec<int8_t, LANES * GROUP> b) {
+        return reinterpret_cast<Bits>(_mm256_cvtepi8_epi16(reinterpret_cast<__m128i>(b)));
     }
 
     LM_INLINE static void add(vec<int32_t, LANES>& total, Bits a, Bits b) {
@@ -105,7 +109,7 @@ template <class Dot, int Rows, int Vectors> class DotTile {
     }
 
     /// What lies from b on for later steps, `Lines` cache lines of it, into the cache.
-    template <int Lines> LM_INLINE static void fetch(const Right* b) {
+    template <int Lines, class Stored> LM_INLINE static void fetch(const Stored* b) {
 #pragma GCC unroll 64
         for (int i = 0; i < Lines; ++i) prefetch(b + GROUP * LANES * i);
     }
@@ -138,6 +142,11 @@ template <class Dot, int Rows, int Vectors> class DotTile {
             right[j] = Dot::columns(b + j * GROUP * LANES);
             if (kept != -1) right[j] &= kept;
         }
+        add(right, left);
+    }
+
+    /// Adds the products of row i's group, `left(i)`, and of each column's.
+    template <class Group> LM_INLINE void add(const Bits (&right)[Vectors], Group left) {
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
             const Bits broad = Dot::broad(left(i));
@@ -170,10 +179,14 @@ template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, R
     }
 
     /// Adds to the block's sum of row i and column j the sum over k < GROUP of a[i*a_row + k] * b[j][k].
-    LM_INLINE void step(const int8_t* a, int64_t a_row, const int8_t* b) {
-        Tile::add(b, -1, [=](int i) {
-            return i < Rows ? Tile::group(reinterpret_cast<const uint8_t*>(a + i * a_row), GROUP) ^ MOVED : MOVED;
-        });
+    LM_INLINE void step(const int8_t* a, int64_t a_row, const int8_t* b) { Tile::add(b, -1, moved(a, a_row)); }
+
+    /// The same, where the bytes of B were computed: `right[j]` has those of the columns of a vector.
+    LM_INLINE void step(const int8_t* a, int64_t a_row, const vec<int8_t, LANES * GROUP> (&right)[Vectors]) {
+        typename Dot::Bits bits[Vectors];
+#pragma GCC unroll 64
+        for (int j = 0; j < Vectors; ++j) bits[j] = Dot::columns(right[j]);
+        Tile::add(bits, moved(a, a_row));
     }
 
     /// Adds the block's sum of row i and column j, times left[i*left_row] and right[j], to the total; the next block
@@ -204,6 +217,13 @@ template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, R
     }
 
   private:
+    /// The group of each row, moved, and that of the row of 128s.
+    LM_INLINE static auto moved(const int8_t* a, int64_t a_row) {
+        return [=](int i) {
+            return i < Rows ? Tile::group(reinterpret_cast<const uint8_t*>(a + i * a_row), GROUP) ^ MOVED : MOVED;
+        };
+    }
+
     vec<float, LANES> total_[Rows][Vectors];
 };
 

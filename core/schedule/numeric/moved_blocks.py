@@ -1,0 +1,105 @@
+"""Weights of which a number moves each block, as ``scale * integer + least``, multiplied by integers with a scale for
+each block: the sum of the integers' products is computed apart from what the numbers add.
+
+In ``sum over b of s[m,b] (sum over k in block b of a[m,k] (t[b,n] w[k,n] + l[b,n]))``, the products of ``w`` become
+sums of blocks that a unit for bytes computes (``contraction/blocks.py``); those of ``l`` are a product with one term
+for a block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, whose sums of ``a`` are exact. An error
+is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from luminal.core import interp, ir, ops, traverse
+from luminal.core.constants import is_constant
+from luminal.core.ir import Node
+from luminal.core.rewrite import remade
+from luminal.core.schedule.contraction.blocks import in_blocks, integers_and_scale
+from luminal.core.schedule.contraction.contracted import Contracted
+from luminal.core.schedule.contraction.contraction import Contraction, Operand
+from luminal.core.schedule.contraction.narrow import narrow_weights, same_for, stored_at
+from luminal.core.schedule.contraction.prologue import Place
+from luminal.core.symbolic import Int
+from luminal.core.target import Target
+from luminal.core.types import f32, i32
+
+
+def apart(whole: Contracted, target: Target) -> Contracted:
+    """The graph with such products computed in two sums, where ``target`` sums blocks of integers."""
+    contractions, origins = whole.contractions, dict(whole.graph.origins)
+    carried: dict[Node, Contraction] = {}
+
+    def region(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        became: dict[Node, Node] = {}
+
+        def made(node: Node, operands: Sequence[Node]) -> Node:
+            if node not in contractions:
+                return traverse.rebuild(node, operands)
+            found = contractions[node].moved(became.__getitem__)
+            two = None if whole.graph.keeps(node) else _in_two(found, target)
+            if two is None:
+                new = traverse.rebuild(node, operands)
+                carried[new] = found
+                return new
+            first, second = (part.node() for part in two)
+            carried.update(zip((first, second), two, strict=True))
+            return first + second
+
+        return remade(roots, origins, made, region, became)
+
+    roots = region(whole.graph.roots)
+    return whole if roots == whole.graph.roots else Contracted(whole.graph.computing(roots, origins=origins), carried)
+
+
+def _in_two(found: Contraction, target: Target) -> tuple[Contraction, Contraction] | None:
+    """The contraction of the integers, and that of what moves their blocks; None where there is none."""
+    parts = None if found.a.valid else integers_and_scale(found.a)
+    along = [k for k in found.k if found.shape[k] != 1]
+    depth = found.shape[along[0]] if len(along) == 1 else None
+    if parts is None or found.b.valid or not is_constant(found.b.source) or not isinstance(depth, int):
+        return None
+    whole, scale = parts
+    for moved, least in _moved(*stored_at(found.b.source, found.b.index)):
+        scaled = replace(found, b=Operand(*moved), prologue=None)
+        prologue = narrow_weights(scaled, target.costs.memory)
+        block = math.gcd(*(same_for(index, [(found.axes[along[0]], depth)]) for _, index in (least, scale)))
+        if block > 1 and prologue and in_blocks(scaled, prologue, target) and _is_finite(least[0]):
+            return scaled, _of_blocks(found, along[0], block, whole, scale, least)
+    return None
+
+
+def _moved(node: Node, index: tuple[Int, ...]) -> list[tuple[Place, Place]]:
+    """Two terms of which a value of B is the sum, in both orders."""
+    if node.op is not ops.ADD:
+        return []
+    x, y = (stored_at(term, index) for term in node.inputs)
+    return [(x, y), (y, x)]
+
+
+def _is_finite(least: Node) -> bool:
+    """Whether all that is added is a number: its product with a sum of ``a`` is then that of all terms."""
+    if not is_constant(least):
+        return False
+    (values,) = interp.evaluate([least])
+    return bool(np.isfinite(values).all())
+
+
+def _of_blocks(found: Contraction, along: int, block: int, whole: Place, scale: Place, least: Place) -> Contraction:
+    """The sum over blocks of the products of what ``whole`` sums to in a block, times its ``scale``, with ``least``."""
+    shape = (*found.shape[:along], found.shape[along] // block, *found.shape[along + 1 :])
+    rows = tuple(1 if k in found.n else extent for k, extent in enumerate(shape))
+    *at, within = ir.axes((*rows, block))
+
+    def over(place: Place, axes: Sequence[Int], first: Int) -> Operand:
+        old = [first + axis * block if k == along else axis for k, axis in enumerate(axes)]
+        return Operand(*place).over(ir.rename(found.shape, old))
+
+    terms = ir.cast(over(whole, at, within).read((*rows, block)), i32)
+    sums = ir.cast(ir.reduce(ops.SUM_REDUCE, terms, [len(rows)]), f32) * over(scale, at, 0).read(rows)
+    a = Operand(sums, tuple(0 if k in found.n else axis for k, axis in enumerate(ir.axes(shape))))
+    return replace(found, shape=shape, a=a, b=over(least, ir.axes(shape), 0), prologue=None)
