@@ -245,7 +245,8 @@ class Reduction:
 
     ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
     result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Several
-    ``accumulators``, a power of two, take the steps of the innermost loop in turn. Partial results combine in one fixed
+    ``accumulators``, a power of two, take the steps of the innermost loop in turn. With a ``part``, they begin anew
+    after so many steps, and after that loop, and what they had joins a total. Partial results combine in one fixed
     order.
     """
 
@@ -256,8 +257,9 @@ class Reduction:
     before: tuple[Statement, ...]
     value: Scalar
     accumulators: int = 1
+    part: int = 0
     fields: ClassVar[Fields] = Fields(
-        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators")
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators", "part")
     )
 
 
@@ -267,7 +269,8 @@ class Reductions:
     loads.
 
     In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
-    may have several terms in an iteration, or none; over no loops there is one iteration.
+    may have several terms in an iteration, or none; over no loops there is one iteration. With a ``part``, what so many
+    steps of the innermost loop give, and what is left at its end, joins a total.
     """
 
     names: tuple[str, ...]
@@ -275,7 +278,8 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
-    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype"))
+    part: int = 0
+    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype", "part"))
 
 
 @dataclass(frozen=True)
