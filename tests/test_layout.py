@@ -394,7 +394,7 @@ NUMBERS = {
     "accuracy": {
         "choose/contraction.py: TERMS_PER_BLOCK", "numeric/digits.py: GUARD", "numeric/winograd.py: LARGEST",
         "numeric/long_reductions.py: ACCURATE_TERMS", "numeric/quantise.py: LEAST_ELEMENTS", "patterns.py: SMALLEST",
-        "numeric/activations.py: BLOCK", "scheduler.py: STEPS_OF_PART",
+        "numeric/activations.py: BLOCK", "choose/scheduler.py: STEPS_OF_PART",
         "law.py: _CANCELLING", "law.py: _SHARE", "terms.py: _ROUNDING", "triangular.py: _ROUNDINGS",
     },
     "what types hold": {

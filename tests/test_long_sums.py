@@ -25,7 +25,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 def test_a_long_sum_is_one_of_parts(case: str, symbolic: bool) -> None:
-    """Of the same number again and again, whose roundings in large sums all go the same way: a sum of parts stays within
+    """Of the same number again and again, whose roundings in large sums all go the same way: a sum of parts stays in
     the bound of its longest chain, which a sum of one accumulator leaves behind."""
     shape, axes, order = CASES[case]
     stored = [shape[k] for k in order]

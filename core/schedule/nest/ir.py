@@ -245,9 +245,8 @@ class Reduction:
 
     ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
     result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Several
-    ``accumulators``, a power of two, take the steps of the innermost loop in turn. With a ``part``, they begin anew
-    after so many steps, and after that loop, and what they had joins a total. Partial results combine in one fixed
-    order.
+    ``accumulators``, a power of two, take the steps of the innermost loop in turn; after those of a ``part``, or of the
+    loop, what they have joins a total, and they begin anew. Partial results combine in one fixed order.
     """
 
     name: str
@@ -269,8 +268,7 @@ class Reductions:
     loads.
 
     In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
-    may have several terms in an iteration, or none; over no loops there is one iteration. With a ``part``, what so many
-    steps of the innermost loop give, and what is left at its end, joins a total.
+    may have several terms in an iteration, or none; over no loops there is one iteration. ``part``: as of Reduction.
     """
 
     names: tuple[str, ...]
@@ -469,16 +467,15 @@ class Contract:
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
-    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps.
-    Such a sum of integers joins the others, in ``dtype``, times both scales. A ``prologue`` may compute the bytes of B,
-    from arrays in the groups of the unit, or in such of which several share bytes.
+    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps; such
+    a sum joins the others, in ``dtype``, times both scales. A ``prologue`` may compute B's, in the unit's groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
-    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
-    for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit
-    of vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
+    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``), for
+    ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit of
+    vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
     """
 
     tile: str
