@@ -467,15 +467,15 @@ class Contract:
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
-    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps; such
-    a sum joins the others, in ``dtype``, times both scales. A ``prologue`` may compute B's, in the unit's groups.
+    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps.
+    Times both scales, a sum joins the others, in ``dtype``. A ``prologue`` may compute B's bytes, in the unit's groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
-    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``), for
-    ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit of
-    vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
+    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
+    for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit
+    of vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
     """
 
     tile: str
