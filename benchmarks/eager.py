@@ -127,7 +127,8 @@ def differences(run: Run, training: Training, at: Sequence[int]) -> Iterator[Dif
         yield Difference(number, LOSS, error, max(others), 2 * EPS * abs(wanted))
         for name, value in exact.tensors():
             error, *others = (each[name] for each in errors)
-            rounding = EPS * float(torch.linalg.norm(value.double()))
+            counted = name.endswith(".step") or not value.is_floating_point()  # which nothing rounds
+            rounding = 0.0 if counted else EPS * float(torch.linalg.norm(value.double()))
             if name.endswith("running_mean"):  # a mean near zero rounds as the numbers do whose deviation is known
                 deviation = exact.module.get_buffer(name.replace("running_mean", "running_var")).sqrt()
                 rounding = max(rounding, 0.1 * EPS * float(torch.linalg.norm(deviation)))
