@@ -79,11 +79,14 @@ def _operators(graph: Graph) -> tuple[list[dict[str, Any]], set[tuple[int, int]]
     for node in order:
         if not varying.isdisjoint(node.inputs):
             varying.add(node)
-    # Operators in the order in which they compute something of the inputs: constants are shared, and come early.
     found: dict[Origin, list[int]] = {}
-    for node, place in sorted(zip(order, range(len(order)), strict=True), key=lambda pair: pair[0] not in varying):
+    last: dict[Origin, int] = {}
+    for place, node in enumerate(order):
         for origin in graph.origins.get(node, ())[:_SHARED]:
             found.setdefault(origin, []).append(place)
+            last[origin] = place if node in varying else last.get(origin, len(order) + place)
+    # Operators in the order in which they are done with what depends on inputs: what they share comes early, of all.
+    found = {origin: found[origin] for origin in sorted(found, key=last.__getitem__)}
     numbers = {origin: number for number, origin in enumerate(found)}
     edges = set()
     # The operators that a node's value comes from: its own, or, where it is of none, those of its operands. What does
