@@ -111,10 +111,10 @@ def main(
         for chosen in tables.among(model, MODELS, "--model"):
             title, picture, values = MODELS[chosen]
             path = (output or Path(name)).absolute() / f"{chosen}.html"
-            path.write_text(page(values := values()), encoding="utf-8")
+            path.write_text(page(found := values()), encoding="utf-8")
             places = None if pictures is None else [pictures / f"{picture}-{how}.png" for how in ("folded", "unfolded")]
             rows.append(
-                (title, len(values["operators"]), len(values["kernels"]), path.stat().st_size, opened(path, places))
+                (title, len(found["operators"]), len(found["kernels"]), path.stat().st_size, opened(path, places))
             )
     cells = [
         (
