@@ -96,6 +96,9 @@ MPI_PIN = Switch(
     "LUMINAL_MPI_PIN", _flag, True, "0: ranks of a mesh that run on one machine do not divide its CPUs among themselves"
 )
 MPI_LIMIT = Switch("LUMINAL_MPI_LIMIT", _seconds, 300.0, "how many seconds a rank of a mesh waits for another")
+DIFF_LIMIT = Switch(
+    "LUMINAL_DIFF_LIMIT", _seconds, 600.0, "how many seconds diff waits for a run that it tries in another process"
+)
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 LOG = Switch[int | None]("LUMINAL_LOG", _level, None, "what is logged to standard error: debug, info, warning or error")
 

@@ -3,7 +3,9 @@ of them."""
 
 import json
 import shlex
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from luminal.comparison import bisection, kernels, survival
 from luminal.comparison.report import Report
 from luminal.core import interp, ir, ops, rewrite, traverse
 from luminal.core import target as targets
+from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.origins import Origin
 from luminal.core.pipeline import compile_graph
@@ -28,6 +31,7 @@ from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.transform.loops import Merge, Vectorise
 from luminal.core.types import f32
+from luminal.module import Module
 from tests.comparison_models import classifier, saved
 
 DIMS = {"batch": (1, 16)}
@@ -158,6 +162,56 @@ def test_a_library_that_ends_its_process_is_found_too(elsewhere: None, tmp_path:
     finding = report.finding
     assert finding is not None and finding.change is not None and finding.origin is not None
     assert finding.origin.name == "wave" and finding.change.name.startswith("Vectorise(")
+
+
+class Asked:
+    """In the place of the process that tries libraries: it is ready, and answers each run after ``seconds``, if ever.
+    It notes how many ask at once."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.connection, self.seconds = self, seconds
+        self.asked: list[object] = []
+        self.most = self.stops = 0
+
+    def send(self, request: object) -> None:
+        self.asked.append(request)
+        self.most = max(self.most, len(self.asked))
+
+    def poll(self, limit: float) -> bool:
+        if self.asked[-1] is not None:
+            time.sleep(min(limit, self.seconds or limit))
+        return self.asked[-1] is None or self.seconds is not None
+
+    def recv(self) -> None:
+        self.asked.pop()
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture(scope="module")
+def sine() -> Module:
+    x = ir.input_("x", (6,), f32)
+    made = luminal.compile(Graph("wave", (x,), (("y", ir.unary(ops.SIN, x)),)), target=TARGET)
+    assert isinstance(made, Module)
+    return made
+
+
+def test_a_run_that_takes_long_is_no_fault_of_the_library(sine: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Asked(None)
+    monkeypatch.setattr(survival, "_process", process)
+    monkeypatch.setenv("LUMINAL_DIFF_LIMIT", "0.25")
+    with pytest.raises(ModelError, match=r"wave: a run was not done after 0.25 seconds.* set LUMINAL_DIFF_LIMIT"):
+        survival.fault(sine, {"x": np.zeros(6, np.float32)})
+    assert process.stops == 1  # what hangs does not stay
+
+
+def test_threads_that_try_libraries_take_turns(sine: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Asked(0.01)
+    monkeypatch.setattr(survival, "_process", process)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: survival.fault(sine, {"x": np.zeros(6, np.float32)}), range(8)))
+    assert found == [""] * 8 and process.most == 1 and process.stops == 0
 
 
 def test_nothing_agrees_with_the_opposite() -> None:

@@ -79,6 +79,26 @@ def test_operators_have_modules_neighbours_and_kernels(values: dict[str, Any]) -
     assert any("SumReduce" in line for line in values["operators"][names.index("linear")]["primitives"])
 
 
+class Shared(nn.Module):
+    """Operators of five layers compute the same product of two inputs, each for itself."""
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = torch.tanh(torch.addcmul(x, a, b))
+        return x
+
+
+def test_what_operators_share_is_no_result_of_the_first() -> None:
+    """The products are one node; of the source, each layer reads the one before it alone."""
+    compiled = luminal.compile(Shared(), (torch.zeros(4), torch.ones(4), torch.ones(4)), threads=1)
+    assert isinstance(compiled, Module)
+    found = collect(compiled)
+    names = [row["name"].split("'")[1] for row in found["operators"]]
+    chain = ["addcmul", "tanh"]
+    chain += [f"{name}_{layer}" for layer in range(1, 5) for name in ("addcmul", "tanh")]
+    assert {(names[a], names[b]) for a, b in found["edges"]} == set(pairwise(chain))
+
+
 def test_kernels_steps_and_memory(values: dict[str, Any], module: Module) -> None:
     assert module.program is not None
     for kernel in values["kernels"]:

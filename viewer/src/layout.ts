@@ -1,4 +1,4 @@
-// The layout of one group, from top to bottom, by dagre.
+// The layout of one group: what lines join from top to bottom, by dagre, and above it the boxes that none joins, in rows.
 import dagre from "@dagrejs/dagre";
 
 export interface Box {
@@ -15,10 +15,38 @@ export interface Laid {
 }
 
 export const MARGIN = 16;
+const APART = 18; // between boxes of a row
+const BELOW = 30; // between rows
 
 export function layout(boxes: Box[], edges: [string, string][]): Laid {
+  const joined = new Set(edges.filter(([from, to]) => from !== to).flat());
+  const single = boxes.filter((box) => !joined.has(box.id));
+  const rest = boxes.filter((box) => joined.has(box.id));
+  if (!single.length) return layered(boxes, edges);
+  const below = rest.length ? layered(rest, edges) : { width: 0, height: 0, places: {}, lines: [] };
+  const widest = Math.max(...single.map((box) => box.width));
+  // About as many columns as rows, and more where what is below is wider.
+  const limit = Math.max(Math.ceil(Math.sqrt(single.length)) * (widest + APART) - APART, below.width - 2 * MARGIN);
+  const places: Laid["places"] = {};
+  let [x, y, height, width] = [0, 0, 0, 0];
+  for (const box of single) {
+    if (x && x + box.width > limit) [x, y, height] = [0, y + height + APART, 0];
+    places[box.id] = [x + MARGIN, y + MARGIN];
+    width = Math.max(width, x + box.width);
+    height = Math.max(height, box.height);
+    x += box.width + APART;
+  }
+  const bottom = y + height;
+  const whole = Math.max(width + 2 * MARGIN, below.width);
+  const down = bottom + (rest.length ? BELOW : 2 * MARGIN), right = (whole - below.width) / 2;
+  for (const [id, [left, top]] of Object.entries(below.places)) places[id] = [left + right, top + down];
+  const lines = below.lines.map((line) => line.map(([a, b]): [number, number] => [a + right, b + down]));
+  return { width: whole, height: below.height + down, places, lines };
+}
+
+function layered(boxes: Box[], edges: [string, string][]): Laid {
   const graph = new dagre.graphlib.Graph({ multigraph: false, compound: false });
-  graph.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30 });
+  graph.setGraph({ rankdir: "TB", nodesep: APART, ranksep: BELOW });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const box of boxes) graph.setNode(box.id, { width: box.width, height: box.height });
   for (const [from, to] of edges) if (from !== to) graph.setEdge(from, to);

@@ -84,6 +84,20 @@ test("lines and boxes lie within the group that they are in", () => {
   assert.ok(lines.flat().every(([x, y]) => x >= 0 && y >= 0 && x <= width && y <= height));
 });
 
+test("boxes that nothing joins lie in rows above the others, which nobody has to zoom out for", () => {
+  const boxes = Array.from({ length: 11 }, (_, k) => ({ id: `o${k}`, ...LEAF }));
+  const { width, height, places, lines } = layout(boxes, [["o9", "o10"]]);
+  assert.ok(width < 4 * LEAF.width && height < 8 * LEAF.width && lines.length === 1);
+  const at = boxes.map(({ id }) => places[id]);
+  for (const [number, [x, y]] of at.entries()) {
+    assert.ok(x >= 0 && y >= 0 && x + LEAF.width <= width && y + LEAF.height <= height);
+    for (const [a, b] of at.slice(0, number)) assert.ok(Math.abs(x - a) >= LEAF.width || Math.abs(y - b) >= LEAF.height);
+  }
+  assert.ok(at.slice(0, 9).every(([, y]) => y < at[9][1]) && at[9][1] < at[10][1]);
+  const alone = layout(boxes, []);
+  assert.ok(alone.width < 5 * LEAF.width && alone.height < 4 * 2 * LEAF.height);
+});
+
 test("time and kernels of operators", () => {
   const steps = [{ kernels: [0], operators: [0, 1], seconds: 2e-3 }, { kernels: [1], operators: [1], seconds: 1e-3 }];
   const [first, second, third] = computing({ ...three, steps });

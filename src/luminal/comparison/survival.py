@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from luminal.core import config
+from luminal.core.errors import ModelError
 from luminal.core.types import from_numpy
 from luminal.module import Module
 from luminal.process import Process
 
-SECONDS = 600.0  # that a run may take, on a machine that may be busy
-
 _process = Process("luminal.tried")
+_lock = threading.Lock()  # one question at a time: answers do not say whose they are
 atexit.register(_process.stop)
 
 
 def fault(module: Module, inputs: Mapping[str, Any]) -> str:
     """How a run on ``inputs`` ends its process, in words; empty where it does not. Libraries that run on devices, or
-    on an emulation, which reports such faults itself, or on a mesh are not tried."""
+    on an emulation, which reports such faults itself, or on a mesh are not tried.
+
+    Any number of threads may ask; they take turns. Raises ModelError where the run is not done within
+    ``LUMINAL_DIFF_LIMIT``, which may be the machine's fault as well as the library's."""
     if module.manifest.get("device", "cpu") != "cpu" or module.emulated or "mesh" in module.manifest:
         return ""
     given = {name: inputs[name] for name in module.input_names if name in inputs}
+    with _lock:
+        return _tried(module, given, config.DIFF_LIMIT.value)
+
+
+def _tried(module: Module, inputs: Mapping[str, Any], seconds: float) -> str:
     try:
         connection = _process.connection
         connection.send(None)
-        if not connection.poll(SECONDS):
+        if not connection.poll(seconds):
             raise EOFError
         connection.recv()
     except (EOFError, OSError):  # the other process is none: that says nothing of the library
         _process.stop()
         return ""
     try:
-        connection.send((str(module.folder), module.entry.name, given))
-        if connection.poll(SECONDS):
+        connection.send((str(module.folder), module.entry.name, inputs))
+        if connection.poll(seconds):
             connection.recv()
             return ""
     except (EOFError, OSError):
         return f"the library does not survive a run: {_process.ended()}"
     _process.stop()
-    return f"the library does not survive a run: it was not done after {SECONDS:g} seconds"
+    raise ModelError(
+        f"{module.interface.name}: a run was not done after {seconds:g} seconds, and was stopped; on a machine that is "
+        f"slow or busy set {config.DIFF_LIMIT.variable} to more"
+    )
 
 
 def opposite(values: NDArray[Any]) -> NDArray[Any]:

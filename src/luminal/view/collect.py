@@ -79,21 +79,30 @@ def _operators(graph: Graph) -> tuple[list[dict[str, Any]], set[tuple[int, int]]
     for node in order:
         if not varying.isdisjoint(node.inputs):
             varying.add(node)
-    # Operators in the order in which they compute something of the inputs: constants are shared, and come early.
     found: dict[Origin, list[int]] = {}
-    for node, place in sorted(zip(order, range(len(order)), strict=True), key=lambda pair: pair[0] not in varying):
+    last: dict[Origin, int] = {}
+    for place, node in enumerate(order):
         for origin in graph.origins.get(node, ())[:_SHARED]:
             found.setdefault(origin, []).append(place)
+            last[origin] = place if node in varying else last.get(origin, len(order) + place)
+    # Operators in the order in which they are done with what depends on inputs: what they share comes early, of all.
+    found = {origin: found[origin] for origin in sorted(found, key=last.__getitem__)}
     numbers = {origin: number for number, origin in enumerate(found)}
     edges = set()
     # The operators that a node's value comes from: its own, or, where it is of none, those of its operands. What does
     # not depend on an input comes from none: operators share constants, which says nothing of what they compute.
     sources: dict[Node, frozenset[int]] = {}
+    computes: dict[Node, list[int]] = {}  # the operators of each node, all of those that share it
     for node in order:
-        reads: frozenset[int] = frozenset().union(*(sources[operand] for operand in node.inputs))
-        own = [numbers[origin] for origin in graph.origins.get(node, ())[:_SHARED]]
-        edges |= {(source, number) for number in own for source in reads if source < number}
-        sources[node] = frozenset() if node not in varying else frozenset(own[:1]) if own else reads
+        own = [numbers[origin] for origin in graph.origins.get(node, ()) if origin in numbers]
+        computes[node] = own
+        for operand in node.inputs:
+            reads, shared = sources[operand], set(computes[operand])
+            # What operators share is each one's own, and not a result of the first that another reads.
+            readers = [number for number in own if number not in shared]
+            edges |= {(source, number) for number in readers for source in reads if source < number}
+        inherited = frozenset[int]().union(*(sources[operand] for operand in node.inputs))
+        sources[node] = frozenset() if node not in varying else frozenset(own[:1]) if own else inherited
     rows = [
         _operator(str(origin), origin.module, origin.location, [lines[place].strip() for place in sorted(places)])
         for origin, places in found.items()
