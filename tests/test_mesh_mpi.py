@@ -103,7 +103,9 @@ def test_ranks_of_one_machine_divide_its_cpus(tmp_path: Path) -> None:
     every = os.sched_getaffinity(0)
     for name, pin in (("y", "1"), ("z", "0")):
         assert mpirun(2, compiled("block", 2), tmp_path / name, LUMINAL_MPI_PIN=pin).returncode == 0
-    y, z = ([set(map(int, (tmp_path / f"{n}.{r}.cpus").read_text().split())) for r in range(2)] for n in "yz")
+    parts = ("y", "cpus"), ("z", "cpus"), ("y", "cpus.after")
+    y, z, after = ([set(map(int, (tmp_path / f"{n}.{r}.{w}").read_text().split())) for r in range(2)] for n, w in parts)
+    assert after == [every] * 2  # a library that is closed leaves the thread as it was
     assert z == [every] * 2
     assert y == z if len(every) < 2 else (y[0] | y[1] == every and not y[0] & y[1])
     for cpu in range(8):  # of two nodes, whose CPUs alternate, with two cores each of two threads

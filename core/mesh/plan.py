@@ -61,11 +61,10 @@ def planned(
         product = node.op is ops.MUL and all(r.op.kind is Kind.REDUCE for r in readers[node])
         numbers[node] = problem.add([_own(node, mode, product, size, rates, kept) for mode in modes[node]])
         for operand in dict.fromkeys(node.inputs):
-            # What a node reads twice is brought to each place once.
-            places = [{p for x, p in zip(node.inputs, mode.operands, strict=True) if x is operand} for mode in modes[node]]
             free = operand in weights
+            read = [mode.reading(node, operand) for mode in modes[node]]
             costs = [
-                [sum(_moving(operand, a.result, p, size, link, rates, free) for p in every) for every in places]
+                [sum(_moving(operand, a.result, p, size, link, rates, free) for p in places) for places in read]
                 for a in modes[operand]
             ]
             problem.join(numbers[operand], numbers[node], np.array(costs))

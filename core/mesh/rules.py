@@ -33,6 +33,10 @@ class Mode:
     result: Placement
     shared: bool
 
+    def reading(self, node: Node, operand: Node) -> list[Placement]:
+        """How one operand has to lie: once what ``node`` reads twice alike."""
+        return list(dict.fromkeys(p for x, p in zip(node.inputs, self.operands, strict=True) if x is operand))
+
 
 def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]) -> dict[Node, tuple[Placement, ...]]:
     """For each node, how its value may lie: whole; split along an axis; and what follows of how others may lie.
