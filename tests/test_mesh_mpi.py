@@ -14,10 +14,9 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import luminal
-from luminal import cli, meshes
+from luminal import meshes
 from luminal.codegen.host import INCLUDE
 from luminal.core.mesh import traffic
 from luminal.runtime import loader
@@ -209,16 +208,8 @@ def test_a_library_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_an_older_mpi_through_the_shim(tmp_path: Path) -> None:
     """OpenMPI 4.1, where this machine has it: the same bits as under MPICH."""
-    launcher, compiler = shutil.which("mpirun.openmpi"), shutil.which("mpicc.openmpi")
-    if launcher is None or compiler is None:
-        pytest.skip("no OpenMPI: apt-get install openmpi-bin libopenmpi-dev")
-    source, library = tmp_path / "shim.c", tmp_path / "libshim.so"
-    assert CliRunner().invoke(cli.app, ["mpi-shim", "-o", str(source)]).exit_code == 0
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     folder = compiled("block", 2)
-    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    more = ("--oversubscribe",)
-    done = mpirun(2, folder, tmp_path / "old", mpi=library, launcher=launcher, more=more, **own)
+    done = mpirun(2, folder, tmp_path / "old", **mpi_support.older(tmp_path))
     assert done.returncode == 0, done.stderr
     assert mpirun(2, folder, tmp_path / "new").returncode == 0
     np.testing.assert_array_equal(np.load(tmp_path / "old.0.0.npy"), np.load(tmp_path / "new.0.0.npy"))
