@@ -22,7 +22,7 @@ from luminal.core.mesh import traffic
 from luminal.runtime import loader
 from tests import mpi_support
 from tests.mpi_support import MPI, MPIRUN
-from tests.test_mesh import FREE, model
+from tests.test_mesh import FREE, SHARDS, model
 
 RANK = Path(__file__).with_name("rank_of_mesh.py")
 COUNTING = Path(__file__).with_name("counting_mpi.c")
@@ -36,7 +36,7 @@ pytestmark = mpi_support.needed
 def compiled(kind: str, ranks: int) -> Path:
     """The folder of a model for so many ranks, with its inputs and the outputs of PyTorch beside it."""
     module, x = model(kind)
-    shard = {"second.weight": {"tensor": 0}} if kind == "images" else "auto"
+    shard = SHARDS.get(kind, "auto")
     made = luminal.compile(module, (x,), name=f"{kind}_{ranks}", mesh={"tensor": ranks}, shard=shard, link=FREE)
     folder = Path(mkdtemp(prefix="luminal-mesh-"))
     np.savez(folder / "inputs.npz", **{made.input_names[0]: x.numpy()})
@@ -55,7 +55,10 @@ def mpirun(ranks, folder, output, runs=1, fate="none", library="library", **opti
     return mpi_support.mpirun(ranks, RANK, *given, **options)
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("block", 2), ("block", 4), ("images", 2)])
+KINDS = [("block", 2), ("block", 4), ("images", 2), ("experts", 2), ("experts", 4)]
+
+
+@pytest.mark.parametrize(("kind", "ranks"), KINDS)
 def test_ranks_give_what_one_process_does(kind: str, ranks: int, tmp_path: Path) -> None:
     folder = compiled(kind, ranks)
     done = mpirun(ranks, folder, tmp_path / "y", runs=3)
