@@ -21,10 +21,11 @@ LOSS = "loss"
 
 @dataclass
 class Run:
-    """A PyTorch module, its loss and optimiser, and the batches that it is trained on."""
+    """A PyTorch module, its loss and optimiser, and the batches that it is trained on. Without a loss, the module gives
+    it, of all that a batch has."""
 
     module: nn.Module
-    loss: Callable[..., torch.Tensor]
+    loss: Callable[..., torch.Tensor] | None
     optimizer: torch.optim.Optimizer
     batch: Callable[[int], tuple[torch.Tensor, ...]]  # the module's argument, then the loss's, for each step
     clip: float | None = None
@@ -35,10 +36,10 @@ class Run:
         given = self.batch(number)
         rows = torch.randperm(len(given[0]), generator=torch.Generator().manual_seed(order))
         given = tuple(t[rows] for t in given) if order else given
-        x, *targets = (t if not t.is_floating_point() else t.to(self._dtype) for t in given)
+        given = tuple(t if not t.is_floating_point() else t.to(self._dtype) for t in given)
         self.optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = self.loss(self.module(x), *targets)
+            loss = self.module(*given) if self.loss is None else self.loss(self.module(given[0]), *given[1:])
         loss.backward()
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self._parameters(), self.clip)
@@ -75,10 +76,11 @@ class Run:
                     yield f"{number}.{key}", torch.as_tensor(value)
 
     def compiled(self, **options: Any) -> Training:
-        x, *targets = self.batch(0)
+        given = self.batch(0)
+        inputs, targets = (given, ()) if self.loss is None else (given[:1], given[1:])
         options = {"precision": "bf16", **options} if self.autocast else options
         return luminal.compile_training(
-            self.module, self.loss, self.optimizer, (x,), targets, clip_norm=self.clip, **options
+            self.module, self.loss, self.optimizer, inputs, targets, clip_norm=self.clip, **options
         )
 
 

@@ -28,6 +28,7 @@ from rich.console import Console
 
 import luminal
 from benchmarks import tables, training
+from benchmarks.eager import Run
 from benchmarks.progress import Work
 from benchmarks.results import Results
 from benchmarks.suite import CASES
@@ -152,21 +153,21 @@ def step(name: str, runs: int, link: str, root: Path, small: bool = False) -> di
     }  # fmt: skip
 
 
-def made(name: str, small: bool) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], torch.optim.Optimizer]:
-    """A model that is trained, its batch, and its optimiser."""
+def made(name: str, small: bool) -> Run:
+    """A model that is trained, on one batch."""
     torch.manual_seed(0)
     module, inputs = training.CASES[name].small() if small else training.CASES[name].make()
-    return module, inputs, torch.optim.AdamW(module.train().parameters(), lr=1e-4)
+    return Run(module, None, torch.optim.AdamW(module.train().parameters(), lr=1e-4), lambda number: inputs)
 
 
 def exported(name: str, ranks: int, link: str, root: Path, small: bool) -> Way:
     """The library of a step on so many ranks, in a folder, and how it runs."""
-    module, inputs, optimizer = made(name, small)
+    run = made(name, small)
     names = {"x": {"data": 0}, "target": {"data": 0}}
     options: dict[str, Any] = {} if ranks == 1 else {"mesh": {"data": ranks}, "shard": names, "link": link}
-    found = luminal.compile_training(module, None, optimizer, inputs, name=f"step{ranks}", **options)
+    found = run.compiled(name=f"step{ranks}", **options)
     found.export(root / str(ranks), python_module=False)
-    given = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+    given = {n: x.numpy() for n, x in zip(names, run.batch(0), strict=True)}
     np.savez(root / "inputs.npz", **given, lr=np.array([1e-4]))
     what = {"folder": str(root / str(ranks)), "inputs": str(root / "inputs.npz"), "entry": "train"}
     return Way({**what, "threads": 2 if ranks == 1 else 1}, ranks)
@@ -179,27 +180,18 @@ def equal(name: str, _: int, link: str, root: Path, small: bool = False) -> dict
     for way in (*ways, ways[-1]):
         with Team(way.what, way.ranks) as team:
             found.append(team.steps(ALIKE))
-    losses: list[list[float]] = []
+    losses = []
     for dtype in (torch.float64, torch.float32):
-        module, inputs, _optimizer = made(name, small)
-        module = module.to(dtype)
-        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
-        given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
-        losses.append([])
-        for _step in range(EXACT):
-            optimizer.zero_grad()
-            loss = module(*given)
-            loss.backward()
-            optimizer.step()
-            losses[-1].append(float(loss))
+        eager = made(name, small).copied(dtype)
+        losses.append([float(eager.step(number)) for number in range(EXACT)])
     one, two, again = map(np.array, found)
-    exact, eager = map(np.array, losses)
+    exact, rounded = map(np.array, losses)
     return {
         "apart": float(np.max(np.abs(two - one) / np.abs(one))), "same bits": bool((two == again).all()),
         "first": float(one[0]), "last": float(one[-1]),
         **{
             key: float(np.max(np.abs(value[:EXACT] - exact) / np.abs(exact)))
-            for key, value in (("one", one), ("two", two), ("eager", eager))
+            for key, value in (("one", one), ("two", two), ("eager", rounded))
         },
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from luminal import cli
 
 
 def found(name: str) -> Path | None:
@@ -32,3 +36,16 @@ def mpirun(
     environment = {**os.environ, "LUMINAL_MPI": str(mpi), "LUMINAL_MPI_LIMIT": "60", **env}
     command = [launcher, *more, "-n", ranks, sys.executable, script, *arguments]
     return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=150)
+
+
+def older(folder: Path) -> dict[str, Any]:
+    """How ``mpirun`` runs ranks under OpenMPI 4.1, by a shim that is built in ``folder``. Skips the test where this
+    machine has none."""
+    launcher, compiler = shutil.which("mpirun.openmpi"), shutil.which("mpicc.openmpi")
+    if launcher is None or compiler is None:
+        pytest.skip("no OpenMPI: apt-get install openmpi-bin libopenmpi-dev")
+    source, library = folder / "shim.c", folder / "libshim.so"
+    assert CliRunner().invoke(cli.app, ["mpi-shim", "-o", str(source)]).exit_code == 0
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {"mpi": library, "launcher": launcher, "more": ("--oversubscribe",), **own}

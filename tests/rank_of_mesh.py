@@ -25,7 +25,9 @@ try:
         if rank == 1 and fate in ("killed", "stopped") and number == int(runs) - 1:
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fate])
         np.save(f"{output}.{rank}.{number}.npy", library.run(given)[0])
-    Path(f"{output}.{rank}.cpus").write_text(" ".join(map(str, sorted(os.sched_getaffinity(0)))))
+    for name in ("cpus", "cpus.after"):
+        Path(f"{output}.{rank}.{name}").write_text(" ".join(map(str, sorted(os.sched_getaffinity(0)))))
+        library = None  # which closes it
 except (loader.LibraryError, OSError, ValueError) as error:
     Path(f"{output}.{rank}.error").write_text(str(error))  # where mpirun has ended, nobody reads what is printed
     raise

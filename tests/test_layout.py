@@ -406,7 +406,7 @@ NUMBERS = {
     "limit of a form": {
         "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
         "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED", "by_size.py: ROOM", "numeric/looked_up.py: FEWER",
-        "fusion/order.py: LAG", "transform/accumulate.py: SELDOM",
+        "fusion/order.py: LAG", "fusion/order.py: MOST", "transform/accumulate.py: SELDOM",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",

@@ -36,24 +36,36 @@ RANK = Path(__file__).with_name("rank_of_language_model.py")
 MESH = {"tensor": 2}
 
 
+EXPERTS = {f"model.layers.0.mlp.experts.{name}": {"tensor": 0} for name in ("gate_up_proj", "down_proj")}
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": None,
+    "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+
+
 @cache
-def models() -> tuple[Any, Any]:
+def models(kind: str = "llama") -> tuple[Any, Any]:
     """A model in float32 and the same in float64."""
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    single = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    eager = {"attn_implementation": "eager"}
+    if kind == "mixtral":
+        config = transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
+        eager["experts_implementation"] = "eager"
+    else:
+        config = transformers.LlamaConfig(**SIZES)
+    single = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()
     draw(single, 3, 0.25)
     with InFloat64():
-        double = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+        double = transformers.AutoModelForCausalLM.from_config(config, **eager).double().eval()
     double.load_state_dict(single.state_dict())
     return single, double
 
 
 @cache
-def compiled() -> luminal.llm.LanguageModel:
-    lm = luminal.llm.compile(models()[0], context=128, slots=2, chunk=16, mesh=MESH, name="divided")
+def compiled(kind: str = "llama") -> luminal.llm.LanguageModel:
+    """On two ranks; experts are divided by their number."""
+    shard = EXPERTS if kind == "mixtral" else "auto"
+    lm = luminal.llm.compile(models(kind)[0], context=128, slots=2, chunk=16, mesh=MESH, shard=shard, name="divided")
     files = write_folder(Path(mkdtemp(prefix="luminal-files-")))
     lm.files |= {name: (files / name).read_bytes() for name in tokens.FILES if (files / name).is_file()}
     return lm
@@ -100,10 +112,24 @@ def test_rounded_weights_are_divided_as_they_are(
     assert whole and sum(weight.of(1).attr.nbytes for weight in narrow) <= 0.55 * whole
 
 
+def test_experts_are_divided_by_their_number_in_each_entry() -> None:
+    """A rank has half of them and no other copy, for prompts, which all compute, and for tokens, which look up two."""
+    source = compiler.opened(models("mixtral")[0])
+    config, tensors = families.read(source, 64, None)
+    graphs = graph.graphs("m", config, tensors, Room(64))
+    parts = meshes.plans({entry: graphs[entry] for entry in ("decode", "prefill")}, MESH, EXPERTS, FREE)
+    for entry, part in parts.items():
+        stacked = [weight for weight in part.weights.values() if len(weight.constant.shape) == 3]
+        cuts = [[str(cut) for _, cut in weight.cuts] for weight in stacked]
+        assert cuts == [["axis 0 in parts of 2"]] * 2, (entry, cuts)
+
+
 @mpi_support.needed
-def test_ranks_generate_what_one_process_does(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_ranks_generate_what_one_process_does(kind: str, tmp_path: Path) -> None:
     """Tokens are those of float64, logits within the bound of float32, all to the same bits on each rank. A rank has
     no other weights than its own."""
+    folder = compiled(kind).export(tmp_path / "divided", python_module=False)
     for rank, others in enumerate((".weights.1", ".weights")):
         shutil.copytree(folder, tmp_path / f"of{rank}", ignore=shutil.ignore_patterns(f"*{others}"))
     done = mpi_support.mpirun(2, RANK, tmp_path / "of", tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
@@ -111,7 +137,7 @@ def test_ranks_generate_what_one_process_does(folder: Path, tmp_path: Path) -> N
     said = [json.loads((tmp_path / f"said.{rank}.json").read_text()) for rank in range(2)]
     found = [np.load(tmp_path / f"logits.{rank}.npy") for rank in range(2)]
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
-    single, double = models()
+    single, double = models(kind)
     for slot, prompt in enumerate(PROMPTS):
         sequence = greedy(double, np.array(prompt), COUNT)
         assert [row[slot] for row in said[0]["tokens"]] == list(sequence[len(prompt) :])

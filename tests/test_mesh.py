@@ -20,7 +20,7 @@ from luminal.core.schedule.fusion import order
 from luminal.core.schedule.program import interpreter
 from luminal.core.schedule.program.ir import Exchange, Wait
 from luminal.core.target import ALL
-from luminal.core.types import f32
+from luminal.core.types import f32, i64
 from luminal.frontends.fx import export
 
 GROUP = ops.Group("x", 2)
@@ -58,11 +58,34 @@ class Images(torch.nn.Module):
         return self.last(x.mean((2, 3)))
 
 
+class Experts(torch.nn.Module):
+    """A mixture of experts: of each row, two of eight networks, whose matrices are looked up."""
+
+    def __init__(self, count: int = 8, width: int = 16) -> None:
+        super().__init__()
+        self.router = torch.nn.Linear(width, count)
+        self.up = torch.nn.Parameter(torch.randn(count, 4 * width, width) / 4)
+        self.down = torch.nn.Parameter(torch.randn(count, width, 4 * width) / 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares, chosen = torch.topk(torch.softmax(self.router(x), -1), 2)
+        y = torch.relu(torch.einsum("rkoi,ri->rko", self.up[chosen], x))
+        return torch.einsum("rkoi,rki,rk->ro", self.down[chosen], y, shares)
+
+
+SHARDS = {  # what is asked for
+    "images": {"second.weight": {"tensor": 0}},  # images so small cost less whole
+    "experts": {"up": {"tensor": 0}, "down": {"tensor": 0}},
+}
+
+
 @cache
 def model(kind: str) -> tuple[torch.nn.Module, torch.Tensor]:
     torch.manual_seed(3)
     if kind == "images":
         return Images().eval(), torch.randn(2, 3, 8, 8)
+    if kind == "experts":
+        return Experts().eval(), torch.randn(6, 16)
     return torch.nn.Sequential(Block(), Block()).eval(), torch.randn(1, 6, 32)
 
 
@@ -79,9 +102,7 @@ def test_ranks_compute_what_one_does(kind: str, mesh: dict[str, int]) -> None:
     module, x = model(kind)
     graph = api.read(module, (x,))
     name = graph.inputs[0].attr.name
-    # Images so small cost less whole: a filter is divided because it is asked for.
-    shard = {"second.weight": {"tensor": 0}} if kind == "images" else "auto"
-    found = meshes.divided({"main": graph}, mesh, shard, FREE)
+    found = meshes.divided({"main": graph}, mesh, SHARDS.get(kind, "auto"), FREE)
     graphs = [rank["main"] for rank in found.ranks]
     (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
     for output in in_lockstep(graphs, [{name: x.numpy()}] * len(graphs), "float64"):
@@ -103,6 +124,47 @@ def test_the_plan_of_a_transformer_is_that_of_megatron() -> None:
         assert "axis 1 in parts of 1536" in cuts[f"{layer}.down.weight"], cuts
     sums = [m for m in found.plans["main"][0].modes.values() if str(m.result) == "partial sum"]
     assert len(sums) == 4
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_experts_are_divided_by_their_number_where_it_is_asked_for(ranks: int) -> None:
+    """A rank has its experts alone, looks up zeros in place of others, and partial outputs are added up."""
+    module, x = model("experts")
+    graph = api.read(module, (x,))
+    name = graph.inputs[0].attr.name
+    asked = {"main": graph}, {"tensor": ranks}, SHARDS["experts"], FREE
+    found = meshes.divided(*asked)
+    for weight in ("up", "down"):
+        assert [cut.split(" in ")[0] for cut in found.cuts["main"][weight]] == ["axis 0"]
+    (part,) = meshes.plans(*asked).values()
+    assert sum(weight.of(1).attr.nbytes for weight in part.weights.values()) < 1.1 * 2 * 8 * 16 * 64 * 4 / ranks
+    (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
+    graphs = [rank["main"] for rank in found.ranks]
+    outputs = in_lockstep(graphs, [{name: x.numpy()}] * ranks, "float64")
+    for output in outputs:
+        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(output, outputs[0])
+    # What moves is activations, not matrices.
+    assert traffic.sent(graphs[0])["tensor"].bytes < 6 * 2 * 16 * 64 * 4
+
+
+def test_an_index_outside_a_divided_table_fails_on_all_ranks() -> None:
+    table, index = ir.constant(np.arange(24, dtype=np.float32).reshape(6, 4)), ir.input_("i", (3,), i64)
+    graph = ir.Graph("looked_up", (index,), (("y", ir.gather(table, index, 0)),), names={table: "table"})
+    found = meshes.divided({"main": graph}, {"x": 2}, {"table": {"x": 0}}, FREE)
+    assert any(str(mode.result) == "partial sum" for mode in found.plans["main"][0].modes.values())
+    graphs = [rank["main"] for rank in found.ranks]
+    given = np.array([5, 0, 3])
+    for output in in_lockstep(graphs, [{"i": given}] * 2):
+        np.testing.assert_array_equal(output, np.arange(24, dtype=np.float32).reshape(6, 4)[given])
+    for outside in (6, -1):
+
+        def failed(rank: int, other: exchange.Exchange, index: int = outside) -> bool:
+            with pytest.raises(IndexError, match=f"index {index} is out of range"):
+                interp.run(graphs[rank], {"i": np.array([0, index, 1])}, exchange=other)
+            return True
+
+        assert exchange.lockstep(2, failed) == [True, True]
 
 
 def test_placements_that_are_asked_for_are_kept() -> None:

@@ -14,16 +14,15 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import luminal
-from luminal import cli, meshes
+from luminal import meshes
 from luminal.codegen.host import INCLUDE
 from luminal.core.mesh import traffic
 from luminal.runtime import loader
 from tests import mpi_support
 from tests.mpi_support import MPI, MPIRUN
-from tests.test_mesh import FREE, model
+from tests.test_mesh import FREE, SHARDS, model
 
 RANK = Path(__file__).with_name("rank_of_mesh.py")
 COUNTING = Path(__file__).with_name("counting_mpi.c")
@@ -37,7 +36,7 @@ pytestmark = mpi_support.needed
 def compiled(kind: str, ranks: int) -> Path:
     """The folder of a model for so many ranks, with its inputs and the outputs of PyTorch beside it."""
     module, x = model(kind)
-    shard = {"second.weight": {"tensor": 0}} if kind == "images" else "auto"
+    shard = SHARDS.get(kind, "auto")
     made = luminal.compile(module, (x,), name=f"{kind}_{ranks}", mesh={"tensor": ranks}, shard=shard, link=FREE)
     folder = Path(mkdtemp(prefix="luminal-mesh-"))
     np.savez(folder / "inputs.npz", **{made.input_names[0]: x.numpy()})
@@ -56,7 +55,10 @@ def mpirun(ranks, folder, output, runs=1, fate="none", library="library", **opti
     return mpi_support.mpirun(ranks, RANK, *given, **options)
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("block", 2), ("block", 4), ("images", 2)])
+KINDS = [("block", 2), ("block", 4), ("images", 2), ("experts", 2), ("experts", 4)]
+
+
+@pytest.mark.parametrize(("kind", "ranks"), KINDS)
 def test_ranks_give_what_one_process_does(kind: str, ranks: int, tmp_path: Path) -> None:
     folder = compiled(kind, ranks)
     done = mpirun(ranks, folder, tmp_path / "y", runs=3)
@@ -103,7 +105,9 @@ def test_ranks_of_one_machine_divide_its_cpus(tmp_path: Path) -> None:
     every = os.sched_getaffinity(0)
     for name, pin in (("y", "1"), ("z", "0")):
         assert mpirun(2, compiled("block", 2), tmp_path / name, LUMINAL_MPI_PIN=pin).returncode == 0
-    y, z = ([set(map(int, (tmp_path / f"{n}.{r}.cpus").read_text().split())) for r in range(2)] for n in "yz")
+    parts = ("y", "cpus"), ("z", "cpus"), ("y", "cpus.after")
+    y, z, after = ([set(map(int, (tmp_path / f"{n}.{r}.{w}").read_text().split())) for r in range(2)] for n, w in parts)
+    assert after == [every] * 2  # a library that is closed leaves the thread as it was
     assert z == [every] * 2
     assert y == z if len(every) < 2 else (y[0] | y[1] == every and not y[0] & y[1])
     for cpu in range(8):  # of two nodes, whose CPUs alternate, with two cores each of two threads
@@ -207,16 +211,8 @@ def test_a_library_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_an_older_mpi_through_the_shim(tmp_path: Path) -> None:
     """OpenMPI 4.1, where this machine has it: the same bits as under MPICH."""
-    launcher, compiler = shutil.which("mpirun.openmpi"), shutil.which("mpicc.openmpi")
-    if launcher is None or compiler is None:
-        pytest.skip("no OpenMPI: apt-get install openmpi-bin libopenmpi-dev")
-    source, library = tmp_path / "shim.c", tmp_path / "libshim.so"
-    assert CliRunner().invoke(cli.app, ["mpi-shim", "-o", str(source)]).exit_code == 0
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     folder = compiled("block", 2)
-    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    more = ("--oversubscribe",)
-    done = mpirun(2, folder, tmp_path / "old", mpi=library, launcher=launcher, more=more, **own)
+    done = mpirun(2, folder, tmp_path / "old", **mpi_support.older(tmp_path))
     assert done.returncode == 0, done.stderr
     assert mpirun(2, folder, tmp_path / "new").returncode == 0
     np.testing.assert_array_equal(np.load(tmp_path / "old.0.0.npy"), np.load(tmp_path / "new.0.0.npy"))

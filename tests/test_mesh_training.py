@@ -19,10 +19,14 @@ from benchmarks.eager import EPS, ORDERS
 from luminal import api, checkpoint, meshes, sharded
 from luminal.core import exchange, interp, ir, ops, traverse
 from luminal.core.errors import InputError
-from luminal.core.mesh import buckets
+from luminal.core.mesh import buckets, traffic
 from luminal.core.mesh.placement import Split
 from luminal.core.movement import reshape
 from luminal.core.ops import Group
+from luminal.core.pipeline import compile_graphs
+from luminal.core.schedule.fusion import order
+from luminal.core.schedule.program.ir import Exchange, Wait
+from luminal.core.target import ALL
 from luminal.core.types import f32
 from luminal.sharded import Sharding
 from luminal.training import Training
@@ -91,6 +95,56 @@ def test_four_ranks_take_the_steps_of_one(kind: str) -> None:
     assert kind != "gpt2" or len(moved) < len(parameters)  # of others, more than gradients moves
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_gradients_are_kept_only_as_the_part_of_each_rank(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeRO 2, by the plan of memory: a whole gradient is there until its bucket has been sent, a few buckets at once;
+    what clipping, the optimiser and later calls read are a rank's parts."""
+    layers, width, ranks, rows = 12, 64, 4, 256
+    monkeypatch.setattr(order, "LAG", 1)
+    monkeypatch.setattr(order, "MOST", 2)
+    monkeypatch.setattr(buckets, "FULL", width * width * 4)
+    module = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    x = torch.zeros(rows, width)
+
+    def taken(graphs: Any, **options: Any) -> Any:
+        raise Taken(graphs)
+
+    monkeypatch.setattr(api, "compile", taken)
+    with pytest.raises(Taken) as found:
+        luminal.compile_training(
+            module, torch.nn.MSELoss(), torch.optim.AdamW(module.parameters()), (x,), (x,), clip_norm=1.0,
+            accumulate=accumulate,
+        )  # fmt: skip
+    steps = {name: graph for name, graph in found.value.args[0].items() if name != "eval"}
+    split = {"input": {"data": 0}, "target": {"data": 0}}
+    divided = meshes.divided(steps, {"data": ranks}, split, "10GB/s,1us")
+    program = compile_graphs("zero", divided.ranks[0], ALL["avx2"])
+    whole = width * width * 4
+    kept = ["exp_avg", "exp_avg_sq", *["gradients"] * (accumulate > 1)]
+    for name in (f"{layer}.weight.{what}" for layer in range(layers) for what in kept):
+        assert program.buffer(name).size == whole // ranks
+    for entry in program.entries:
+        alive: set[str] = set()
+        most = sent = 0
+        for step in entry.steps:
+            if isinstance(step, Exchange) and step.attr.kind == "transpose":
+                alive.add(step.operand)
+                sent += program.buffer(step.operand).size
+            elif isinstance(step, Wait):
+                alive.discard(step.arguments[0])
+            most = max(most, sum(program.buffer(name).size for name in alive))
+        assert sent == layers * whole
+        assert most <= (order.MOST + 1) * whole < layers * whole // 2
+        # Gradients are sent once, as parts that are added up, and parameters once, as parts that make a whole.
+        gathered = layers * whole if entry.name == "train" else 0
+        told = traffic.sent(divided.ranks[0][entry.name])["data"].bytes
+        assert 0 <= told - (sent + gathered) * (ranks - 1) // ranks < 100
+    (train,) = (entry for entry in program.entries if entry.name == "train")
+    (alone,) = (entry for entry in compile_graphs("one", steps, ALL["avx2"]).entries if entry.name == "train")
+    print(f"arena: {train.arena_size} bytes of a rank, {alone.arena_size} of one alone, gradients {layers * whole}")
+    assert train.arena_size < alone.arena_size / 2
+
+
 def added_up(dtype: torch.dtype, order: int) -> torch.nn.Module:
     """The decoder after two steps of PyTorch's, each with the gradients of two calls, rows in another ``order``."""
     eager = run("gpt2").copied(dtype)
@@ -148,15 +202,19 @@ def compiled(kind: str, ranks: int) -> Training:
     return run(kind).compiled(mesh={"data": ranks}, shard=shard(kind), link=FREE, name=f"{kind}_{ranks}")
 
 
+def exported(kind: str, ranks: int, folder: Path) -> None:
+    """Writes what the ranks of a test need of a step."""
+    training = compiled(kind, ranks)
+    training.export(folder / kind, python_module=False)
+    (folder / f"{kind}.described").write_bytes(pickle.dumps((training._described, training.lr, training._plan)))
+
+
 @mpi_support.needed
 @pytest.mark.parametrize(("ranks", "kinds"), [(2, ("gpt2",)), (4, ("llama", "resnet"))])
 def test_ranks_take_the_steps_of_one(ranks: int, kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Over MPI: losses, the same bits again from a checkpoint, and gradients of a function."""
     for kind in kinds:
-        training = compiled(kind, ranks)
-        training.export(tmp_path / kind, python_module=False)
-        described = pickle.dumps((training._described, training.lr, training._plan))
-        (tmp_path / f"{kind}.described").write_bytes(described)
+        exported(kind, ranks, tmp_path)
     w, x = (torch.from_numpy(np.random.default_rng(k).standard_normal((8, 6), np.float32)) for k in range(2))
 
     def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -188,6 +246,24 @@ def test_ranks_take_the_steps_of_one(ranks: int, kinds: tuple[str, ...], tmp_pat
         files = [(tmp_path / f"{kind}.saved{part}").read_bytes() for part in ("", ".1")]
         sizes = [len(file) - 8 - int.from_bytes(file[:8], "little") for file in files]  # without what says what it is
         assert sizes[1] < sizes[0] < 0.9 * sum(value.nbytes for value in values.values())
+
+
+@mpi_support.needed
+def test_an_older_mpi_takes_the_same_steps(tmp_path: Path) -> None:
+    """Under OpenMPI 4.1, where this machine has it: the same bits as under MPICH, from a checkpoint, too."""
+    found = []
+    for name in ("new", "old"):
+        (folder := tmp_path / name).mkdir()
+        how = mpi_support.older(folder) if name == "old" else {}
+        exported("gpt2", 2, folder)
+        done = mpi_support.mpirun(2, RANK, folder, 2, "gpt2", PYTHONPATH=os.pathsep.join(sys.path), **how)
+        assert done.returncode == 0, done.stderr
+        found.append([dict(np.load(folder / f"found.{rank}.npz")) for rank in range(2)])
+    taken("gpt2").check_losses(list(found[1][0]["gpt2.losses"]))
+    for new, old in zip(*found, strict=True):
+        assert new.keys() == old.keys() == {"gpt2.losses", "gpt2.again"}
+        for name, value in new.items():
+            np.testing.assert_array_equal(old[name], value)
 
 
 def ranks_of(count: int, cuts: dict[str, Any]) -> list[Sharding]:

@@ -10,6 +10,7 @@ import numpy as np
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.data import Array
+from luminal.core.decompose.compare import equal
 from luminal.core.ir import Graph, Node, Shape, State
 from luminal.core.mesh import placement as where
 from luminal.core.mesh import views
@@ -141,6 +142,8 @@ class _Ranks:
             return ir.elementwise(op, *operands, attr=attr)
         if op.kind is Kind.REDUCE:
             return ir.reduce(op, operands[0], attr.axes)
+        if op is ops.GATHER and isinstance(result, Partial):
+            return self._looked_up(node, operands, given[0])
         if op is ops.GATHER:
             return ir.gather(operands[0], operands[1], attr.axis, attr.failure)
         if op is ops.SCATTER:
@@ -150,6 +153,21 @@ class _Ranks:
         if op is ops.EXCHANGE:
             return ir.exchange(attr.kind, attr.group, operands[0], attr.number)
         return traverse.rebuild(node, operands)
+
+    def _looked_up(self, node: Node, operands: Sequence[Node], split: Placement) -> Node:
+        """What a rank adds to a gather along the split axis of a table: the elements that it has, else zeros."""
+        assert isinstance(split, Split)
+        table, index = operands
+        axis, failure = node.attr.axis, node.attr.failure
+        everywhere = np.arange(node.inputs[0].shape[axis])
+        owners = everywhere // split.inner % self.size
+        places = everywhere // (self.size * split.inner) * split.inner + everywhere % split.inner
+        # These are looked up, too, so that an index that is out of range fails on all ranks.
+        there, owner = (ir.gather(ir.constant(x), index, 0, failure) for x in (places, owners))
+        found = ir.gather(table, there, axis, failure)
+        is_own = equal(owner, ir.expand(self._exchange("part", ir.iota(self.size)), index.shape))
+        over = ir.axes(found.shape)[axis : axis + index.rank]
+        return ir.select(ir.view(is_own, found.shape, over), found, 0.0)
 
     # ---- from one placement to another ---------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ def planned(
             del settled[state.input]
     found = rules.candidates(order, size, settled)
     readers = traverse.users(graph.roots)
+    kept = {**weights, **{state.input: None for state in graph.states}}  # a rank has to have room for it
     problem = Problem()
     modes: dict[Node, list[Mode]] = {}
     numbers: dict[Node, int] = {}
@@ -58,16 +59,15 @@ def planned(
         if not modes[node]:
             raise InputError(f"mesh: {node} cannot lie {found[node][0]} along {axis!r}: nothing computes it so")
         product = node.op is ops.MUL and all(r.op.kind is Kind.REDUCE for r in readers[node])
-        numbers[node] = problem.add([_own(node, mode, product, size, rates, weights) for mode in modes[node]])
-        for position, operand in enumerate(node.inputs):
+        numbers[node] = problem.add([_own(node, mode, product, size, rates, kept) for mode in modes[node]])
+        for operand in dict.fromkeys(node.inputs):
             free = operand in weights
-            problem.join(
-                numbers[operand], numbers[node],
-                np.array([
-                    [_moving(operand, a.result, b.operands[position], size, link, rates, free) for b in modes[node]]
-                    for a in modes[operand]
-                ]),
-            )  # fmt: skip
+            read = [mode.reading(node, operand) for mode in modes[node]]
+            costs = [
+                [sum(_moving(operand, a.result, p, size, link, rates, free) for p in places) for places in read]
+                for a in modes[operand]
+            ]
+            problem.join(numbers[operand], numbers[node], np.array(costs))
     outputs = [wanted.get(name, WHOLE) for name, _ in graph.returned]
     ends = [*zip(graph.results, outputs, strict=False), *((node, WHOLE) for node in graph.measured.values())]
     for node, placement in ends:
@@ -80,16 +80,16 @@ def planned(
         problem.join(numbers[after], numbers[before], np.array(costs))
     values = problem.solve()
     chosen = {node: modes[node][values[number]] for node, number in numbers.items()}
-    kept = [chosen[state.input].result for state in graph.states]
-    return Plan(axis, size, chosen, (*outputs, *kept, *(WHOLE for _ in graph.measured)))
+    left = [chosen[state.input].result for state in graph.states]
+    return Plan(axis, size, chosen, (*outputs, *left, *(WHOLE for _ in graph.measured)))
 
 
 def _own(
-    node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, weights: Mapping[Node, Placement | None]
+    node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, kept: Mapping[Node, Placement | None]
 ) -> float:  # fmt: skip
     parts = size if mode.shared else 1
-    if node in weights:
-        held = 0.0 if weights[node] == mode.result else rates.held
+    if node in kept:
+        held = 0.0 if kept[node] == mode.result else rates.held
         return cost.bytes_of(node) * (1 + held) / parts / rates.memory
     return cost.work(node, is_product, parts, rates)
 

@@ -33,6 +33,10 @@ class Mode:
     result: Placement
     shared: bool
 
+    def reading(self, node: Node, operand: Node) -> list[Placement]:
+        """How one operand has to lie: once what ``node`` reads twice alike."""
+        return list(dict.fromkeys(p for x, p in zip(node.inputs, self.operands, strict=True) if x is operand))
+
 
 def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]) -> dict[Node, tuple[Placement, ...]]:
     """For each node, how its value may lie: whole; split along an axis; and what follows of how others may lie.
@@ -101,6 +105,8 @@ def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[
             moved = _gathered(node, number, axis)
             if moved is not None:
                 yield Split(moved, operand.inner)
+            elif node.dtype.is_float:
+                yield Partial("sum")
         elif op is ops.SCATTER:
             moved = _scattered(node, number, axis)
             if moved is not None:
@@ -148,8 +154,15 @@ def modes(
     found: dict[Mode, None] = {}
     for placement in result:
         for given in _operands(node, placement, operands, size):
-            found[Mode(given, placement, placement != WHOLE)] = None
+            found[Mode(given, placement, _is_shared(node, given, placement))] = None
     return list(found)
+
+
+def _is_shared(node: Node, operands: Sequence[Placement], result: Placement) -> bool:
+    """Whether each rank computes other elements, rather than all of them, of partial values, say."""
+    if isinstance(result, Partial) and node.op is not ops.GATHER:
+        return any(isinstance(operand, Split) for operand in operands)
+    return isinstance(result, Split)
 
 
 def _operands(
@@ -200,6 +213,10 @@ def _partial_operands(
         yield (WHOLE, result)
     elif op in (ops.CONTIGUOUS, ops.EXCHANGE):
         yield (result,)
+    elif op is ops.GATHER and result.by == "sum" and node.dtype.is_float:
+        for split in known[node.inputs[0]]:  # a rank looks up what it has, and zeros in place of the rest
+            if isinstance(split, Split) and split.axis == node.attr.axis:
+                yield split, WHOLE
     elif op is ops.SCATTER and result.by == "sum" and _adds_to_zeros(node):
         for split in known[node.inputs[1]]:  # a rank adds its own elements to zeros
             if isinstance(split, Split):

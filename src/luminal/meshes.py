@@ -64,6 +64,8 @@ def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str
     """How the graph of each entry is divided; arguments and errors as for ``divided``."""
     mesh = parse(mesh)
     asked, joined = parse_shard(shard, mesh), parse_link(link)
+    # An entry may have constants that it does not read, with their names.
+    graphs = {entry: simplify(graph) for entry, graph in graphs.items()}
     known = set().union(*(names(graph) for graph in graphs.values()))
     unknown = sorted(asked.keys() - known)
     if unknown and not isinstance(shard, dtensors.Placed):
@@ -75,7 +77,7 @@ def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str
     laid = divide.Laid()
     for entry, graph in graphs.items():
         its = {name: axes for name, axes in asked.items() if name in names(graph)}
-        parts[entry] = divide.divide(simplify(graph), mesh, its, joined, Rates(), laid)
+        parts[entry] = divide.divide(graph, mesh, its, joined, Rates(), laid)
     return parts
 
 

@@ -556,7 +556,8 @@ class Fuser:
         left = [c.number for c in self.clusters if c.index or c.measures]
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
         exchanges = {n for n in numbers if self.clusters[n].kind == "exchange"}
-        numbers = overlapped(numbers, self.ancestors, exchanges) if exchanges else numbers
+        parts = {n for n in exchanges if next(iter(self.clusters[n].index)).attr.kind == "part"}
+        numbers = overlapped(numbers, self.ancestors, exchanges - parts, parts) if exchanges else numbers
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 

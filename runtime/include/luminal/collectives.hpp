@@ -115,8 +115,9 @@ class Communicator {
     }
 
     /// Ranks that may use the same CPUs of one machine divide them: the calling thread, and those that it starts from now
-    /// on, keep to this rank's part, whose memory they touch first. Nothing changes where a launcher has bound ranks,
-    /// where there are fewer CPUs than ranks, or fewer in a part than `threads`, and with LUMINAL_MPI_PIN=0.
+    /// on, keep to this rank's part, whose memory they touch first, until the library is closed. Nothing changes where a
+    /// launcher has bound ranks, where there are fewer CPUs than ranks, or fewer in a part than `threads`, and with
+    /// LUMINAL_MPI_PIN=0.
     int32_t divide_cpus(int32_t threads, Message& message) {
 #if defined(__linux__)
         const Place own = Place::own();
@@ -137,8 +138,7 @@ class Communicator {
         if (here < 2 || (pin != nullptr && strcmp(pin, "0") == 0)) return LM_OK;
         const NearCpus cpus(own.cpus);
         if (cpus.count() < here || cpus.count() / here < threads) return LM_OK;
-        const cpu_set_t part = cpus.part(before, here);
-        sched_setaffinity(0, sizeof(part), &part);
+        opener_.enter(own.cpus, cpus.part(before, here));
 #else
         static_cast<void>(threads);
         static_cast<void>(message);
@@ -444,6 +444,9 @@ class Communicator {
     int32_t oldest_ = 0;      // a ticket, from which on one is looked for whose messages are under way
     int64_t open_ = 0;        // messages that are under way
     bool overlaps_ = true;    // exchanges with kernels
+#if defined(__linux__)
+    KeptThread opener_;
+#endif
     Messages* messages_ = nullptr;  // of each ticket; the last is for the library itself
     pthread_mutex_t turn_ = PTHREAD_MUTEX_INITIALIZER;
     bool broken_ = false;

@@ -1,6 +1,7 @@
 // The CPUs of a machine, divided among the ranks that run there.
 #pragma once
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,6 +33,38 @@ struct Place {
     bool operator==(const Place& other) const {
         return memcmp(boot, other.boot, sizeof(boot)) == 0 && CPU_EQUAL(&cpus, &other.cpus);
     }
+};
+
+/// A thread that keeps to some of the CPUs that it may use, as long as this lives.
+class KeptThread {
+  public:
+    KeptThread() = default;
+    KeptThread(const KeptThread&) = delete;
+    KeptThread& operator=(const KeptThread&) = delete;
+
+    /// It may use all of them again, if it is the calling thread and nobody has moved it elsewhere meanwhile.
+    ~KeptThread() {
+        cpu_set_t now;
+        if (!is_kept_ || pthread_equal(thread_, pthread_self()) == 0) return;
+        if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &part_)) {
+            sched_setaffinity(0, sizeof(all_), &all_);
+        }
+    }
+
+    /// The calling thread, which may use the CPUs `all`, keeps to `part`.
+    void enter(const cpu_set_t& all, const cpu_set_t& part) {
+        if (sched_setaffinity(0, sizeof(part), &part) != 0) return;
+        thread_ = pthread_self();
+        all_ = all;
+        part_ = part;
+        is_kept_ = true;
+    }
+
+  private:
+    pthread_t thread_{};
+    cpu_set_t all_{};
+    cpu_set_t part_{};
+    bool is_kept_ = false;
 };
 
 /// CPUs in an order in which those of one NUMA node stand together, and in it those of one core.
