@@ -28,7 +28,7 @@ from luminal.core.schedule.fusion.cluster import (
     scatter_index,
     sort_index,
 )  # fmt: skip
-from luminal.core.schedule.fusion.order import overlapped
+from luminal.core.schedule.fusion.order import late, overlapped
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -557,6 +557,8 @@ class Fuser:
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
         exchanges = {n for n in numbers if self.clusters[n].kind == "exchange"}
         numbers = overlapped(numbers, self.ancestors, exchanges) if exchanges else numbers
+        copies = {n for n in numbers if self.clusters[n].copies and not self.ancestors[n]}
+        numbers = late(numbers, self.ancestors, copies) if copies else numbers
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 
