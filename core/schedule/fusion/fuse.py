@@ -68,7 +68,8 @@ class Fuser:
         self.home: dict[Node, Cluster] = {}  # the cluster of each member
         self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
-        self.again = computed_again(self.order, self.consumers, contractions, self.own_storage, replacing, costs.again)
+        limits = (costs.again, costs.sources)
+        self.again = computed_again(self.order, self.consumers, contractions, self.own_storage, replacing, *limits)
         self.turned = {c.a.source for c in contractions.values() if c.runs and c.tile is not None and not c.tile.unit}
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
