@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 
@@ -90,7 +93,7 @@ def test_what_is_not_computed_again() -> None:
     late = (product + costly) * (product + out) * (product + spread) * (product + changed) * (product + again_)
     order = traverse.topological([late, out])
     found = again.computed_again(
-        order, again.consumers(order), {n for n in order if n.op is ops.SUM_REDUCE}, {late, out}, {state}, 8
+        order, again.consumers(order), {n for n in order if n.op is ops.SUM_REDUCE}, {late, out}, {state}, 8, 16
     )
     assert again_ in found and found.isdisjoint({costly, loaded, out, few, changed, product})
 
@@ -106,9 +109,35 @@ def test_what_is_stored_is_the_least() -> None:
     alone = decompose.linear(x + 1, y, None) + 1
     order = traverse.topological([late * (second + alone)])
     products = {n for n in order if n.op is ops.SUM_REDUCE}
-    found = again.computed_again(order, again.consumers(order), products, {order[-1]}, (), 8)
+    found = again.computed_again(order, again.consumers(order), products, {order[-1]}, (), 8, 16)
     assert found.issuperset(several) and found.isdisjoint({root, first, alone})
-    assert not again.computed_again(order, again.consumers(order), products, {order[-1]}, (), 0)
+    assert not again.computed_again(order, again.consumers(order), products, {order[-1]}, (), 0, 16)
+
+
+def test_what_reads_others_reads_few() -> None:
+    """A value that would be computed of more others than suits a kernel is stored, and so is part of it."""
+    weight = given("weight", WIDE, WIDE)
+    single = [ir.cast(ir.input_(f"x{k}", (ROWS, WIDE), types.u8), types.f32) for k in range(6)]
+    whole = functools.reduce(operator.add, single)
+    late = decompose.linear(given("y", ROWS, WIDE), weight, None) * whole
+
+    def found(sources: int) -> set[Node]:
+        order = traverse.topological([late])
+        products = {n for n in order if n.op is ops.SUM_REDUCE}
+        return again.computed_again(order, again.consumers(order), products, {late}, (), 32, sources)
+
+    assert whole in found(16) and whole not in found(4)
+
+
+def test_numbers_join_no_layers() -> None:
+    """Cuts are sought in each layer alone: a number that all read, as 1 or 0.5, is no way from one to another."""
+    x, weight = given("x", ROWS, WIDE), given("weight", WIDE, WIDE)
+    late = []
+    for _ in range(3):
+        x = decompose.linear(x, weight, None)
+        late.append(x * 0.5 + 1)
+    cheap = {node: 1 for root in late for node in (root, *root.inputs) if node.op.kind is ops.Kind.ELEMENTWISE}
+    assert len(again._connected(late, cheap)) == 3
 
 
 # ---- operands in another order ---------------------------------------------------------------------------------------

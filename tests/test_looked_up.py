@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luminal.core import interp, ir, movement, ops, traverse, types
+from luminal.core import derivative, gradient, interp, ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import compare, exponential, hyperbolic, indexing, reduction
+from luminal.core.decompose import compare, contraction, exponential, hyperbolic, indexing, reduction
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.numeric import looked_up
@@ -62,6 +62,32 @@ def test_a_cross_entropy_stores_no_logarithms(rows: sym.Int, smoothing: float, t
     )
     found = run_program(program, {"x": x, "t": t})["y0"]
     np.testing.assert_allclose(found, expected.numpy(), rtol=16 * types.f32.eps)
+
+
+@pytest.mark.parametrize("rows", [ROWS, sym.var("n", 1, 64)], ids=str)
+def test_a_cross_entropy_with_its_gradient_stores_scores_and_their_gradient(rows: sym.Int) -> None:
+    """Neither logarithms nor a gradient of these, which is zero but for one position of each row."""
+    width = 4
+    features, weight = ir.input_("x", (rows, width), types.f32), ir.input_("w", (CLASSES, width), types.f32)
+    target = ir.input_("t", (rows,), types.i64)
+    with derivative.recorded():
+        scores = contraction.linear(features, weight, None)
+        logs = reduction.log_softmax(scores, -1)
+        loss = -reduction.mean(picked(logs, target))
+    whole = derivative.plain(graph(loss, *gradient.gradients(loss, [features, weight])))
+    program = compile_graph(whole, targets.AVX512)
+    each = (sym.upper(rows) or 0) * CLASSES * 4
+    assert not any(kernel.name.startswith("scatter") for kernel in program.kernels)
+    assert program.entries[0].arena_size <= 2.5 * each + 2 * CLASSES * 4 * width * 4
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((ROWS, width), (CLASSES, width)))
+    t = random.integers(-CLASSES, CLASSES, ROWS)  # negative ones count from the end
+    found = run_program(program, {"x": x, "w": w, "t": t})
+    tx, tw = (torch.from_numpy(a).double().requires_grad_() for a in (x, w))
+    expected = torch.nn.functional.cross_entropy(tx @ tw.T, torch.from_numpy(t % CLASSES))
+    expected.backward()
+    for name, value in zip(("y0", "y1", "y2"), (expected.detach(), tx.grad, tw.grad), strict=True):
+        np.testing.assert_allclose(found[name], value.numpy(), rtol=1e-5, atol=1e-6)
 
 
 FUNCTIONS: list[Callable[[Node], Node]] = [

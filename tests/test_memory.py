@@ -16,6 +16,7 @@ from torch import nn
 
 import luminal
 from luminal.core import ir
+from luminal.core.schedule.fusion import order
 from luminal.core.types import f32, i64
 from luminal.module import Module
 from luminal.runtime.loader import Library
@@ -104,3 +105,48 @@ def test_states_take_no_memory_until_they_are_written() -> None:
     assert resident() - before < rows * width  # a quarter of them
     module.reset()
     np.testing.assert_array_equal(module.run({"at": np.array([rows - 1])})["y"].sum(1), [0, width])
+
+
+def test_weights_are_packed_just_before_they_are_read() -> None:
+    """Weights that change are packed in each step, for the forward and for the backward pass: of many layers few packed
+    ones lie in memory at once."""
+    layers, width = 8, 256
+    module = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)), nn.Linear(width, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    x, target = torch.ones(16, width), torch.ones(16)
+    step = luminal.compile_training(module, nn.MSELoss(), optimizer, (x,), (target,), name="deep", target="avx512")
+    assert step.memory["train"] < 3 * width * width * 4
+
+
+def test_copies_run_late() -> None:
+    """Just before the first cluster that depends on each; those that none depends on come last."""
+    ancestors = [0, 0, 0, 0b1, 0b1001, 0b11011]  # 0 is a cluster, 1 and 2 copies; 5 depends on 1, none on 2
+    assert order.late(range(6), ancestors, {1, 2}) == [0, 3, 4, 1, 5, 2]
+
+
+def test_the_parameters_of_a_step_are_held_once() -> None:
+    """The file of a step has the parameters that it begins with, which are read again at a reset alone; and those of
+    the module are not copied to compile it."""
+    width = 2048
+    module = nn.Sequential(nn.Linear(width, width), nn.Flatten(0), nn.Linear(width, 1))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    x, target = torch.ones(1, width), torch.ones(1)
+    step = luminal.compile_training(module, nn.MSELoss(), optimizer, (x,), (target,), name="held")
+    (first, *_) = (s for s in step.module["train"].graph.states if s.initial.shape == (width, width))
+    assert np.shares_memory(first.initial.attr.array, module[0].weight.detach().numpy())
+    before = step.state["0.weight"]
+    losses = [float(step(x, target)) for _ in range(2)]
+    file = str(step.module.folder / "held.weights")
+    assert resident_of(file) < width * width
+    step.write_back()  # the module changes; what a reset gives does not
+    assert (module[0].weight.detach().numpy() != before).any()
+    step.reset()
+    assert [float(step(x, target)) for _ in range(2)] == losses
+
+
+def resident_of(path: str) -> int:
+    """Bytes of the file at ``path`` that this process has in memory; it is mapped."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    sizes = [int(next(x for x in lines if x.startswith("Rss:")).split()[1]) for line in lines if path in line]
+    assert sizes
+    return sum(sizes) * 1024

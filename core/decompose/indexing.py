@@ -12,6 +12,7 @@ from luminal.core import ops, ranges
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_axes
 from luminal.core.decompose.compare import equal, less
+from luminal.core.derivative import remembered
 from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ir import (
     Node,
@@ -116,7 +117,19 @@ def gather_elements(data: Node, index: Node, axis: int) -> Node:
         return data
     axis %= data.rank
     picks = [index if k == axis else along(iota(d), k, index.shape) for k, d in enumerate(index.shape)]
-    return gather(reshape(data, [data.size]), linear_position(picks, data.shape), 0)
+    found = gather(reshape(data, [data.size]), linear_position(picks, data.shape), 0)
+    one_of_each = all(d == (1 if k == axis else data.shape[k]) for k, d in enumerate(index.shape))
+    return remembered(found, _of_one_of_each, data, index, axis) if one_of_each else found
+
+
+def _of_one_of_each(g: Node, y: Node, data: Node, index: Node, axis: int) -> Sequence[Node | None]:
+    """Each row of ``data`` has the gradient at one position. Comparing positions takes no memory, unlike zeros to add
+    the gradients to."""
+    size = data.shape[axis]
+    dtype = i32 if (most := sym.upper(size)) is not None and most <= i32.max else i64
+    here = cast(wrapped(index, size), dtype)
+    hit = equal(expand(here, data.shape), cast(along(iota(size), axis, data.shape), dtype))
+    return [select(hit, expand(g, data.shape), 0), None]
 
 
 def gather_nd(data: Node, index: Node, batch_dims: int = 0) -> Node:

@@ -116,5 +116,6 @@ def aliases(module: torch.nn.Module, names: Mapping[str, str]) -> dict[str, str]
 
 
 def value(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A copy of a parameter's numbers, which training in PyTorch does not change."""
-    return to_numpy(tensor).copy()
+    """A parameter's numbers where they lie: a copy of all parameters would stay as long as the compiled step. What the
+    step begins with is in its weights file, so the parameter may change once it is compiled."""
+    return to_numpy(tensor)

@@ -1,5 +1,6 @@
 // Weights that are opened: read into memory of our own where that is wanted and there is room, otherwise still the file;
-// small ones are read always: program FILE, which is written.
+// small ones are read always, and first values of states are forgotten once they are copied: program FILE, which is
+// written.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,45 @@ int stays(const char* path, size_t bytes, bool reads, size_t available) {
     return is_mapped(path) ? 1 : 0;
 }
 
+/// Bytes of the file at `path` that are mapped and in memory, as `/proc/self/smaps` has them.
+size_t resident(const char* path) {
+    FILE* const maps = fopen("/proc/self/smaps", "r");
+    char line[8192];
+    bool ours = false;
+    size_t found = 0;
+    while (maps != nullptr && fgets(line, sizeof(line), maps) != nullptr) {
+        unsigned long kilobytes = 0;
+        if (strchr(line, '-') != nullptr && strchr(line, '/') != nullptr) ours = strstr(line, path) != nullptr;
+        else if (strchr(line, '-') != nullptr && strchr(line, ':') != nullptr) ours = false;
+        if (ours && sscanf(line, "Rss: %lu kB", &kilobytes) == 1) found += kilobytes << 10;
+    }
+    if (maps != nullptr) fclose(maps);
+    return found;
+}
+
+/// Whether weights that are for the most part the first value of a state stay in the file, before they are read and once
+/// they are forgotten, and are what was written each time that they are read.
+bool forgets(const char* path, size_t bytes) {
+    static const lm::State states[] = {{{}, 0, static_cast<int64_t>(PAYLOAD), 0}};
+    lm::Model model = {"model", "", nullptr, {}, {}, static_cast<int64_t>(bytes), {}, {}, {}, {}};
+    model.states = states;
+    lm::Weights weights;
+    lm::Message message;
+    lm::WeightsRequest request;
+    request.reads = true;
+    if (weights.open(path, model, request, message, lm::OneThread(), 4 * bytes) != LM_OK) return false;
+    if (!is_mapped(path) || resident(path) > bytes / 8) return false;
+    for (int round = 0; round < 2; ++round) {
+        for (size_t place = 0; place < bytes; ++place) {
+            if (weights.payload()[place] != number(place)) return false;
+        }
+        if (resident(path) < bytes / 2) return false;
+        weights.forget_first_values();
+        if (resident(path) > bytes / 8) return false;
+    }
+    return true;
+}
+
 /// The bytes of addresses that this process has.
 size_t addresses() {
     unsigned long pages = 0;
@@ -88,9 +128,11 @@ int main(int, char** arguments) {
     setrlimit(RLIMIT_AS, &least);
     const int none = stays(path, PAYLOAD, true, 4 * PAYLOAD);
     setrlimit(RLIMIT_AS, &before);
+    const bool forgotten = forgets(path, PAYLOAD);
     if (!write(path, SMALL)) return 1;
     const int small = stays(path, SMALL, false, 0);
-    printf("wanted %d, refused %d, much of the memory %d, no memory %d, small %d\n", wanted, refused, much, none, small);
+    printf("wanted %d, refused %d, much of the memory %d, no memory %d, small %d, forgotten %d\n", wanted, refused, much,
+           none, small, forgotten);
     const bool huge = lm::huge_page() != 0;
-    return !(wanted == 0 && refused == 1 && much == 1 && none == (huge ? 1 : 0) && small == 0);
+    return !(wanted == 0 && refused == 1 && much == 1 && none == (huge ? 1 : 0) && small == 0 && forgotten);
 }

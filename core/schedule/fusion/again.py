@@ -30,10 +30,12 @@ def computed_again(
     kept: Collection[Node],
     changing: Collection[Node],
     most: int,
+    sources: int,
 ) -> set[Node]:
-    """Nodes to compute wherever they are read, at most ``most`` operations one after the other. ``order`` has operands
-    first; ``users`` are those of each node through views, ``products`` sums that tiles compute, ``kept`` is what has a
-    place of its own, and ``changing`` what another value takes the place of."""
+    """Nodes to compute wherever they are read, at most ``most`` operations one after the other, and of so few others
+    that what reads them reads at most ``sources`` values. ``order`` has operands first; ``users`` are those of each
+    node through views, ``products`` sums that tiles compute, ``kept`` is what has a place of its own, and ``changing``
+    what another value takes the place of."""
     level = _levels(order, products)
     factors = {n for n in order if n.op is ops.MUL and users[n] and all(u in products for u in users[n])}
     single = [n for n in order if n.op.kind is Kind.ELEMENTWISE and n not in factors]
@@ -41,9 +43,12 @@ def computed_again(
     if not late:
         return set()
     stored = {n for n in order if n.op.kind is Kind.SOURCE or n in kept or _is_loaded(n, users, products, factors)}
+    changing = set(changing)
     cheap: dict[Node, int] = {}  # and how many operations lead to each from a value that is not cheap
+    of: dict[Node, set[Node]] = {}  # the values that are not cheap from which each is computed
     for node in single:
-        if node in stored or not _is_cheap(node, users) or not set(changing).isdisjoint(_operands(node)):
+        of[node] = _computed_of(node, cheap, of, sources)
+        if node in stored or not _is_cheap(node, users) or not changing.isdisjoint(_operands(node)):
             continue
         length = 1 + max((cheap.get(x, 0) for x in _operands(node)), default=0)
         if length <= most and not _replaces(node, users, cheap, stored):
@@ -130,6 +135,8 @@ def _connected(late: Sequence[Node], cheap: Collection[Node]) -> list[set[Node]]
         joined = [part]
         for node in waiting:
             for x in _operands(node) if node in cheap else ():
+                if _is_free(x):
+                    continue  # else numbers would join all layers
                 if x in whole:
                     joined.append(whole[x])
                 elif x not in part:
@@ -143,6 +150,24 @@ def _connected(late: Sequence[Node], cheap: Collection[Node]) -> list[set[Node]]
                 largest |= other
         whole |= dict.fromkeys(largest, largest)
     return list({id(part): part for part in whole.values()}.values())
+
+
+def _computed_of(node: Node, cheap: dict[Node, int], of: Mapping[Node, set[Node]], most: int) -> set[Node]:
+    """The values that are not cheap from which ``node`` is computed. Where they are more than ``most``, the operands
+    that bring in the largest numbers leave ``cheap``."""
+    while True:
+        found: set[Node] = set()
+        for x in _operands(node):
+            found |= of[x] if x in cheap else set() if _is_free(x) else {x}
+        among = [x for x in _operands(node) if x in cheap and len(of[x]) > 1]
+        if len(found) <= most or not among:
+            return found
+        del cheap[max(among, key=lambda x: len(of[x]))]
+
+
+def _is_free(node: Node) -> bool:
+    """Whether reading ``node`` moves nothing: a number, or positions."""
+    return node.op.kind is Kind.SOURCE and (node.size == 1 or node.op in (ops.IOTA, ops.DIM))
 
 
 def _computed(
@@ -161,7 +186,7 @@ def _computed(
         add(at, at + 1, _bytes(node) * (READ if node in stored else WRITTEN))
         if node in cheap:
             for x in _operands(node):
-                if x.op.kind is not Kind.SOURCE or not (x.size == 1 or x.op in (ops.IOTA, ops.DIM)):
+                if not _is_free(x):
                     add(place[x] + 1, at, endless)
         else:
             add(0, at, endless)

@@ -70,6 +70,11 @@ class Cluster:
         return self.kind not in ("steps", "host", "exchange", "measure")
 
     @property
+    def copies(self) -> bool:
+        """Whether it computes nothing: it stores values in another place, order or type."""
+        return bool(self.index) and all(node.op in (ops.CONTIGUOUS, ops.CAST) for node in self.index)
+
+    @property
     def tile(self) -> Tile | None:
         """The tile of its only contraction, or of the last of a chain."""
         return None if self.contraction is None else self.contraction.tile

@@ -28,7 +28,7 @@ from luminal.core.schedule.fusion.cluster import (
     scatter_index,
     sort_index,
 )  # fmt: skip
-from luminal.core.schedule.fusion.order import overlapped
+from luminal.core.schedule.fusion.order import late, overlapped
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -68,7 +68,8 @@ class Fuser:
         self.home: dict[Node, Cluster] = {}  # the cluster of each member
         self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
-        self.again = computed_again(self.order, self.consumers, contractions, self.own_storage, replacing, costs.again)
+        limits = (costs.again, costs.sources)
+        self.again = computed_again(self.order, self.consumers, contractions, self.own_storage, replacing, *limits)
         self.turned = {c.a.source for c in contractions.values() if c.runs and c.tile is not None and not c.tile.unit}
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
@@ -558,6 +559,8 @@ class Fuser:
         exchanges = {n for n in numbers if self.clusters[n].kind == "exchange"}
         parts = {n for n in exchanges if next(iter(self.clusters[n].index)).attr.kind == "part"}
         numbers = overlapped(numbers, self.ancestors, exchanges - parts, parts) if exchanges else numbers
+        copies = {n for n in numbers if self.clusters[n].copies and not self.ancestors[n]}
+        numbers = late(numbers, self.ancestors, copies) if copies else numbers
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 

@@ -1,4 +1,4 @@
-"""The order in which clusters run, where some are exchanges with other ranks."""
+"""The order in which clusters run: copies just before they are read, exchanges with other ranks early."""
 
 from __future__ import annotations
 
@@ -66,3 +66,17 @@ def _near(order: Sequence[int], ancestors: Sequence[int], parts: Collection[int]
         else:
             moved.insert(0, number)
     return moved
+
+
+
+def late(numbers: Sequence[int], ancestors: Sequence[int], copies: Collection[int]) -> list[int]:
+    """``numbers`` of clusters in order, with ``copies`` of what lies in memory anyway just before the first cluster
+    that depends on each: a backward pass reads weights in other panels than the forward pass, and those need not be
+    there before. Of each cluster, ``ancestors`` has a bit for every other that must have run before."""
+    waiting = [n for n in numbers if n in copies]
+    order: list[int] = []
+    for number in (n for n in numbers if n not in copies):
+        due = [n for n in waiting if ancestors[number] >> n & 1]
+        waiting = [n for n in waiting if n not in due] if due else waiting
+        order += [*due, number]
+    return [*order, *waiting]

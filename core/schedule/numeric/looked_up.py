@@ -2,18 +2,19 @@
 is looked up: ``f(x)[i] = f(x[i])``, bit for bit.
 
 So a loss that picks one of many logarithms of a softmax stores none of the others. Where something else needs the
-values in memory, they are looked up there.
+values in memory, they are looked up there. Readers that compute other values element by element, as a backward pass
+does, can compute the function again where ``x`` is stored anyway: a sum of products that is reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.ir import Graph, Node, Origins
-from luminal.core.ops import Kind
+from luminal.core.ops import COSTLY, Kind
 from luminal.core.rewrite import readers, remade
 from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.symbolic import Int
@@ -73,17 +74,50 @@ def _only_reduced(roots: tuple[Node, ...]) -> set[Node]:
     if not any(node.op is ops.GATHER and _is_few(node) for node in nodes):
         return set()
     read_by = readers(roots)
+    again = _of_what_is_stored(nodes, read_by)
     found: set[Node] = set()
     for node in reversed(nodes):
-        computed = node.op.kind is Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS
-        if (computed or node.op is ops.VIEW) and all(_keeps_none(user, node, found) for user in read_by[node]):
+        if (_computes(node) or node.op is ops.VIEW) and all(_keeps_none(u, node, found, again) for u in read_by[node]):
             found.add(node)
     return {node for node in found if node.op is not ops.VIEW}
 
 
-def _keeps_none(user: Node | None, node: Node, found: set[Node]) -> bool:
+def _computes(node: Node) -> bool:
+    return node.op.kind is Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS
+
+
+def _keeps_none(user: Node | None, node: Node, found: set[Node], again: set[Node]) -> bool:
     if user is None:
         return False
     if user.op is ops.GATHER:
         return user.inputs[0] is node and user.inputs[1] is not node and _is_few(user)
-    return user in found or (user.op.kind is Kind.REDUCE and contraction_of(user) is None)
+    if user in found or (node in again and _computes(user)):
+        return True
+    return user.op.kind is Kind.REDUCE and contraction_of(user) is None
+
+
+def _of_what_is_stored(nodes: Sequence[Node], read_by: Mapping[Node, Collection[Node | None]]) -> set[Node]:
+    """Sums of products that are stored, because they are reduced, and cheap functions of these and of values that are
+    smaller by much, through views too."""
+
+    def is_reduced(node: Node) -> bool:
+        users = [user for user in read_by[node] if user is not None]
+        reduces = any(user.op.kind is Kind.REDUCE and contraction_of(user) is None for user in users)
+        return reduces or any(is_reduced(user) for user in users if user.op is ops.VIEW and user.size == node.size)
+
+    def is_small(x: Node, node: Node) -> bool:
+        while x.op is ops.VIEW:
+            (x,) = x.inputs
+        return sym.always(node.size - x.size * FEWER)
+
+    found: set[Node] = set()
+    for node in nodes:
+        if node.op is ops.VIEW:
+            stored = node.inputs[0] in found and node.inputs[0].size == node.size
+        elif _computes(node):
+            stored = node.op not in COSTLY and all(x in found or is_small(x, node) for x in node.inputs)
+        else:
+            stored = contraction_of(node) is not None and is_reduced(node)
+        if stored:
+            found.add(node)
+    return found

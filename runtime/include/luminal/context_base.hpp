@@ -134,15 +134,16 @@ class ContextBase : public InPlace {
         return status;
     }
 
-    /// Gives the states, which lie at `states`, their first values out of `weights`, unless they have them.
-    void restore_states(unsigned char* states, const unsigned char* weights) {
-        if (!fresh_) return;
+    /// Gives the states, which lie at `states`, their first values out of `weights`; false where they have them.
+    bool restore_states(unsigned char* states, const unsigned char* weights) {
+        if (!fresh_) return false;
         for (const State& state : library_.model().states) {
             const size_t bytes = static_cast<size_t>(state.bytes);
             if (state.initial >= 0) memcpy(states + state.offset, weights + state.initial, bytes);
             else if (!untouched_) memset(states + state.offset, 0, bytes);
         }
         fresh_ = untouched_ = false;
+        return true;
     }
 
     /// Tells which step of the model raised a status.

@@ -59,6 +59,8 @@ class Library : public LibraryBase {
         return weights_.payload();
     }
 
+    void forget_first_values() const { weights_.forget_first_values(); }
+
     /// A caller thread starts or ends a run. Those of a mesh take turns.
     void enter() {
         if (model_.ranks > 1) ranks_.begin();
@@ -332,7 +334,7 @@ class Context : public ContextBase<Library> {
     template <class Work>
     int32_t with_weights(const Work& work) {
         return holding(weights_, [&] {
-            restore_states(states_, weights_);
+            if (restore_states(states_, weights_)) library_.forget_first_values();
             return work();
         });
     }

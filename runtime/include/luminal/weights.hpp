@@ -67,9 +67,10 @@ class Weights {
 
     /// Opens a file. It is read, by `parallel(tasks, body, argument)`, into memory that is no other process's and in huge
     /// pages where there are such, since looking up the addresses of small ones takes a part of the time that a run reads
-    /// weights (TinyLlama, one token: 4 to 8 %); whoever writes to the file then changes nothing here. What would fill
-    /// much of the memory that is `available`, or is large while no memory of ours is wanted, is mapped. (A device copies
-    /// weights once, front to back.) On failure what was there before stays.
+    /// weights (TinyLlama, one token: 4 to 8 %); whoever writes to the file then changes nothing here. It is mapped where
+    /// it would fill much of the memory that is `available`, is large while no memory of ours is wanted, or has for the
+    /// most part first values of states, which no kernel reads. (A device copies weights once, front to back.) On failure
+    /// what was there before stays.
     template <class Parallel = OneThread>
     int32_t open(const char* path, const Model& model, const WeightsRequest& request, Message& message,
                  const Parallel& parallel = {}, size_t available = available_memory()) {
@@ -106,12 +107,19 @@ class Weights {
         return status;
     }
 
+    /// Contexts have copied the first values of their states: what is mapped for these alone stays in the file until a
+    /// context is reset, or another begins.
+    void forget_first_values() const {
+        if (begins_states_) File::forget(mapping_, mapped_bytes_);
+    }
+
     /// Lets go of the image, as a device does once it has a copy.
     void release() {
         if (mapping_ != nullptr && from_file_) File::unmap(mapping_, mapped_bytes_);
         if (mapping_ != nullptr && !from_file_) Allocator::unmap(mapping_, mapped_bytes_);
         mapping_ = nullptr;
         payload_ = nullptr;
+        begins_states_ = false;
     }
 
   private:
@@ -202,7 +210,8 @@ class Weights {
         }
         const int32_t status = check_header(page, bytes, path, model, request, message);
         if (status != LM_OK) return status;
-        const bool wanted = !File::MAPS || bytes <= SMALL || (request.reads && bytes <= available / 2);
+        const bool begins = begins_states(model, payload_of(bytes));
+        const bool wanted = !File::MAPS || bytes <= SMALL || (request.reads && !begins && bytes <= available / 2);
         void* const memory = wanted ? Allocator::map(bytes) : nullptr;
         void* const mapping = memory != nullptr ? memory : file.map(bytes);
         if (mapping == nullptr) {
@@ -218,7 +227,18 @@ class Weights {
         const uint64_t expected = header_of(page).checksum;
         const int32_t found = job.run(verifies(request, bytes), expected, path, message, parallel);
         if (memory != nullptr) protect_pages(memory, bytes);
+        begins_states_ = begins && from_file_;
+        forget_first_values();
         return found;
+    }
+
+    /// Whether most of a payload are first values of states.
+    static bool begins_states(const Model& model, size_t bytes) {
+        size_t found = 0;
+        for (const State& state : model.states) {
+            if (state.initial >= 0) found += static_cast<size_t>(state.bytes);
+        }
+        return found > bytes / 2;
     }
 
     /// Becomes what `other` is, which becomes empty.
@@ -228,6 +248,7 @@ class Weights {
         mapped_bytes_ = other.mapped_bytes_;
         from_file_ = other.from_file_;
         payload_ = other.payload_;
+        begins_states_ = other.begins_states_;
         other.mapping_ = nullptr;
         other.payload_ = nullptr;
     }
@@ -314,6 +335,7 @@ class Weights {
     void* mapping_ = nullptr;
     size_t mapped_bytes_ = 0;
     bool from_file_ = false;  // the file's own pages, which nobody copied
+    bool begins_states_ = false;  // and most of them are first values of states
     const unsigned char* payload_ = nullptr;
 };
 

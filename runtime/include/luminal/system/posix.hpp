@@ -190,6 +190,9 @@ class File {
     }
     static void unmap(void* pages, size_t bytes) { munmap(pages, bytes); }
 
+    /// Pages that were mapped are read from the file again when they are needed.
+    static void forget(void* pages, size_t bytes) { madvise(pages, bytes, MADV_DONTNEED); }
+
   private:
     const int file_;
 };

@@ -119,6 +119,7 @@ class File {
     /// Null: files cannot be mapped.
     void* map(size_t) const { return nullptr; }
     static void unmap(void*, size_t) {}
+    static void forget(void*, size_t) {}
 
   private:
     const int file_;

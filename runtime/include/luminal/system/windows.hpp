@@ -204,6 +204,10 @@ class File {
     }
     static void unmap(void* pages, size_t) { UnmapViewOfFile(pages); }
 
+    /// Pages that were mapped are read from the file again when they are needed: unlocking pages that are not locked
+    /// takes them from the working set.
+    static void forget(void* pages, size_t bytes) { VirtualUnlock(pages, bytes); }
+
   private:
     HANDLE file_ = INVALID_HANDLE_VALUE;
 };
