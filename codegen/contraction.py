@@ -20,8 +20,8 @@ from luminal.core import symbolic as sym
 from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
-from luminal.core.schedule.nest.ir import Access, Contract, Loop, Prologue
-from luminal.core.schedule.nest.operands import loops_of_b
+from luminal.core.schedule.nest.ir import Access, Contract, Loop, Prologue, Scales
+from luminal.core.schedule.nest.operands import loops_of_b, loops_over_blocks
 from luminal.core.symbolic import Int, Var
 
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # parameters of a tile: operands of a later tile, to be prefetched
@@ -42,16 +42,22 @@ class TileFunction:
 
 @dataclass(frozen=True)
 class RowScale:
-    """What scales the sum of a block: in each row an element of an ``array``, of C++ ``type``, with the start of its
-    offset, the part that depends on the tile's loops, and the elements from row to row; and in each of the
-    ``columns``."""
+    """What scales the sum of a block in each row: an element of an ``array``, of C++ ``type``, with the start of its
+    offset, the part that depends on the tile's loops, and the elements from row to row."""
 
     array: str
     start: Int
     type: str
     steps: Int
     row: Int
+
+
+@dataclass(frozen=True)
+class BlockScale:
+    """What scales the sum of a block in each of the ``columns``, and, where there is such, in each of the ``rows``."""
+
     columns: Row
+    rows: RowScale | None
 
 
 class Contraction:
@@ -82,15 +88,12 @@ class Contraction:
         types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
         if contract.prologue is not None:
             computed = computed_row(contract, contract.prologue, sources, types, self.frame.resolve)
-        if scales is not None and isinstance(scales.left.leaf, Access):
-            linear = sym.coefficient(self.frame.resolve(scales.left.leaf.offset), scales.row)
-            assert linear is not None
-            start, moving = split(linear[1], axes)
+        if scales is not None:
             columns = computed_row(contract, Prologue(scales.column, scales.right), sources, types, self.frame.resolve)
-            scale = RowScale(scales.left.leaf.array, start, ctype(scales.left.dtype), moving, linear[0], columns)
+            scale = BlockScale(columns, self._row_scale(scales, axes))
         arguments += [self._address("other", source.array, source.start) for source in sources[1:]]
-        if scale is not None:
-            arguments.append(self._address("scale", scale.array, scale.start))
+        if scale is not None and scale.rows is not None:
+            arguments.append(self._address("scale", scale.rows.array, scale.rows.start))
         ahead = {}
         later = {A_AHEAD: (contract.a, contract.a_ahead), B_AHEAD: (contract.b, contract.b_ahead)}
         for side, (array, offset) in later.items():
@@ -118,6 +121,14 @@ class Contraction:
         self.frame.line("    default: __builtin_trap();")
         self.frame.line("}")
         return function
+
+    def _row_scale(self, scales: Scales, axes: frozenset[Var]) -> RowScale | None:
+        if scales.left is None or scales.row is None or not isinstance(scales.left.leaf, Access):
+            return None
+        linear = sym.coefficient(self.frame.resolve(scales.left.leaf.offset), scales.row)
+        assert linear is not None
+        start, moving = split(linear[1], axes)
+        return RowScale(scales.left.leaf.array, start, ctype(scales.left.dtype), moving, linear[0])
 
     def _call_unit(
         self, contract: Contract, unit: MatrixUnit, counts: Sequence[int], name: str, arguments: Sequence[str]
@@ -182,7 +193,7 @@ def tile_function(
     computed: Row | None,
     each_step: Sequence[str],
     prefetch: Prefetching,
-    scale: RowScale | None = None,
+    scale: BlockScale | None = None,
 ) -> TileFunction:
     """The function of one contract. ``a_steps``, ``b_steps`` and ``ahead`` are the parts that depend on its loops of
     the offsets of A, of B and of the operands of a later tile. ``computed`` is B's row where a prologue computes it,
@@ -191,7 +202,8 @@ def tile_function(
     prefetched."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
-    scaling = () if scale is None else (scale.steps, scale.row)
+    rows = None if scale is None else scale.rows
+    scaling = () if rows is None else (rows.steps, rows.row)
     used = frozenset[Var]().union(
         *(
             sym.variables(e)
@@ -207,7 +219,7 @@ def tile_function(
         types += [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
-        types += [] if scale is None else [f"const {scale.type}* __restrict {SCALE}"]
+        types += [] if rows is None else [f"const {rows.type}* __restrict {SCALE}"]
         stored = {A_AHEAD: contract.a_type, B_AHEAD: contract.b_type}
         types += [f"const {ctype(stored[side])}* {side}" for side in ahead]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
@@ -251,8 +263,9 @@ def _meaning(contract: Contract) -> str:
     over = ", ".join(str(loop.axis) for loop in contract.loops)
     b = f"b[{over}, j]" if contract.prologue is None else f"right[{over}, j], computed from b and others"
     if contract.scales is not None:
-        blocks = ", ".join(str(loop.axis) for loop in contract.loops[:-1])
-        scales = f"{SCALE}[i, {blocks}] * {COLUMN_SCALES}[{blocks}, j], computed from others"
+        blocks = ", ".join(str(loop.axis) for loop in contract.loops[: loops_over_blocks(contract)])
+        rows = "" if contract.scales.left is None else f"{SCALE}[i, {blocks}] * "
+        scales = f"{rows}{COLUMN_SCALES}[{blocks}, j], computed from others"
         return f"the sum over {over} of {scales}, * a[i, {over}] * {b}"
     return f"the sum over {over} of a[i, {over}] * {b}"
 
@@ -266,7 +279,7 @@ def _loops(
     computed: Row | None,
     each_step: Sequence[str],
     prefetch: Prefetching,
-    scale: RowScale | None,
+    scale: BlockScale | None,
 ) -> None:
     """Adds the loops from ``number`` on. The innermost loop that moves B prefetches for later steps and tiles."""
     indices = Indices(frame)
@@ -292,8 +305,8 @@ def _loops(
             _steps(frame, indices, contract, contract.unit, steps, ahead, each_step, prefetch)
         else:
             _computed_steps(frame, indices, contract, contract.unit, steps, computed, each_step, prefetch)
-        if scale is not None:
-            left, row = _plus(SCALE, indices.text(scale.steps)), indices.text(scale.row)
+        if scale is not None and scale.rows is not None:
+            left, row = _plus(SCALE, indices.text(scale.rows.steps)), indices.text(scale.rows.row)
             frame.line(f"sum.scale({left}, {row}, {scale.columns.render(frame, contract, COLUMN_SCALES)});")
         return
     axis = frame.names.like(loop.axis.name)
@@ -305,7 +318,8 @@ def _loops(
         frame.bind(loop.axis, Value(axis))
         _loops(frame, contract, number + 1, steps, ahead, computed, each_step, prefetch, scale)
         if number + 1 == contract.outer:
-            frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
+            scales = "" if scale is None else f", {scale.columns.render(frame, contract, COLUMN_SCALES)}"
+            frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns}{scales});")
 
 
 def _steps(

@@ -47,6 +47,7 @@ class Tiles:
     low: int = 4  # rows; a lower tile reads B as fast as it multiplies, and is used only if there are no more rows
     few_panels: int = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
     of_sample: int = 3  # tiles of rows, at least, that each sample of a batch fills where samples are kept apart
+    sum_scaled: int = 3  # operations of scaling and adding the sum of a block in a vector of each row
     of_panel: int = 4  # tiles of rows that must read a computed panel for it to be computed once, before them
     even: int = 4  # equal blocks of terms are used if they have at least 1/even of the most terms of a block
 

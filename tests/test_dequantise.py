@@ -24,8 +24,9 @@ from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.schedule.contraction import narrow as dequantise
 from luminal.core.schedule.contraction.narrow import narrowest
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import accesses
 from luminal.core.schedule.program.ir import Program
-from luminal.core.schedule.transform.tensorise import Tensorise
+from luminal.core.schedule.transform.tensorise import ScaleSums, Tensorise
 from luminal.core.schedule.transform.unpack import Unpack
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
@@ -111,6 +112,95 @@ def test_the_nest_reads_narrow_weights(
 
 def floats(dtype: DType, *shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
+
+
+# ---- sums of blocks are scaled ---------------------------------------------------------------------------------------
+
+
+def of_blocks(dtype: DType, group: int, zero: DType | None = None) -> Node:
+    """``[150, 256]`` weights with a scale of half precision for each ``group`` along K, of both signs and zero."""
+    whole = ir.cast(movement.reshape(ir.constant(integers(dtype, 150, 256)), [150, 256 // group, group]), types.f32)
+    if zero is not None:
+        whole = whole - ir.cast(ir.constant(integers(zero, 150, 256 // group, 1)), types.f32)
+    scales = np.random.default_rng(1).uniform(-2, 2, (150, 256 // group, 1)).astype(np.float16)
+    scales[3, 0] = 0
+    return movement.reshape(whole * ir.cast(ir.constant(scales), types.f32), [150, 256])
+
+
+def check_sums(weight: Node, x: Array, found: Array, group: int) -> None:
+    """Against float64: a term is rounded once, and with those that follow in its block; a block with its scale, and
+    with those that follow. The weights are exact in float32."""
+    (exact,) = (w.astype(np.float64) for w in interp.evaluate([weight]))
+    wide = x.astype(np.float64)
+    bound = (group + 1 + 256 // group) * 2.0**-24 * (np.abs(wide) @ np.abs(exact).T)
+    assert found.shape == bound.shape and (np.abs(found - wide @ exact.T) <= bound).all()
+
+
+BLOCKS = (
+    (types.i4, 32, None), (types.i8, 32, None), (types.u4, 64, types.u4), (types.u8, 32, types.u8),
+    (types.i2, 16, None), (types.u8, 128, None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [targets.X86_64, targets.AVX2, targets.AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize(("dtype", "group", "zero"), BLOCKS, ids=str)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_sum_of_a_block_is_scaled_instead_of_its_terms(
+    dtype: DType, group: int, zero: DType | None, rows: int, target: targets.Target
+) -> None:
+    weight = of_blocks(dtype, group, zero)
+    program = compile_graph(product(rows, weight), target)
+    (tile,) = contracts(program)
+    assert tile.scales is not None and tile.scales.left is None and tile.prologue is not None
+    assert not {x.array for x in accesses(tile.scales.right)} & {x.array for x in accesses(tile.prologue.value)}
+    x = np.random.default_rng(2).standard_normal((rows, 256)).astype(np.float32)
+    check_sums(weight, x, run_program(program, {"x": x})["y"], group)
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
+def test_a_library_scales_sums_of_blocks(target: str) -> None:
+    weights = [of_blocks(*case) for case in BLOCKS]
+    inputs = [ir.input_(f"x{k}", (1 + 2 * (k % 2), 256), types.f32) for k in range(len(BLOCKS))]
+    outputs = [contraction.matmul(x, movement.transpose(w, 0, 1)) for x, w in zip(inputs, weights, strict=True)]
+    graph = Graph("blocks", tuple(inputs), tuple((f"y{k}", y) for k, y in enumerate(outputs)), ())
+    if not targets.supported(targets.parse(target)):
+        pytest.skip(f"this machine does not run {target}")
+    module = luminal.compile(graph, target=target, threads=1)
+    assert isinstance(module, Module) and all(tile.scales is not None for tile in contracts(module.program))
+    rng = np.random.default_rng(3)
+    rows = {x.attr.name: rng.standard_normal(x.shape).astype(np.float32) for x in inputs}
+    found = module(**rows)
+    for (_, group, _), weight, x, y in zip(BLOCKS, weights, rows.values(), found, strict=True):
+        check_sums(weight, x, y, group)
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 1e38, 1e-40])
+def test_terms_are_scaled_where_sums_might_not_be_finite_or_lose_bits(scale: float) -> None:
+    whole = ir.cast(movement.reshape(ir.constant(integers(types.i4, 150, 256)), [150, 8, 32]), types.f32)
+    scales = np.ones((150, 8, 1), np.float32)
+    scales[0, 0] = scale
+    weight = movement.reshape(whole * ir.constant(scales), [150, 256])
+    (tile,) = contracts(compile_graph(product(1, weight), targets.AVX512))
+    assert tile.prologue is not None and tile.scales is None
+
+
+def test_terms_are_scaled_where_that_is_less_work_or_the_model_s_order_is_kept() -> None:
+    """Scaling the sums of a block takes an operation for each row; a panel that many rows read is computed once."""
+    weight = of_blocks(types.i4, 16)
+    for rows, target in ((8, targets.AVX512), (64, targets.AVX512), (1, replace(targets.AVX512, algebra="exact"))):
+        tiles = contracts(compile_graph(product(rows, weight), target))
+        assert [tile.scales for tile in tiles] == [None]
+
+
+@pytest.mark.parametrize("whole_column", [False, True])
+def test_only_factors_of_blocks_scale_their_sums(whole_column: bool) -> None:
+    narrow = dequantised(integers(types.i8, 150, 256), 256)
+    weight = narrow if whole_column else ir.constant(floats(types.f32, 150, 256))
+    program = compile_graph(product(1, weight), targets.AVX512)
+    (tile,) = contracts(program)
+    assert tile.scales is None
+    with pytest.raises(ScheduleError, match="scale sums: no factor of B is the same for a block of terms"):
+        ScaleSums()(program.kernels[0].nest)
 
 
 # ---- the library ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.rules import constant
+from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.numeric import activations
 from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.symbolic import Int
@@ -94,6 +95,10 @@ CASES = (
 )  # fmt: skip
 
 
+def sums_integers(tile: ln.Contract) -> bool:
+    return tile.scales is not None and tile.unit is not None
+
+
 def real(whole: Node, scale: Node) -> Node:
     """``[rows, K]``, of integers and a scale for each of a row's equal blocks."""
     rows, depth = whole.shape
@@ -125,9 +130,9 @@ def given(cases: tuple[Case, ...], rows: int) -> dict[str, Array]:
 def test_the_nest_sums_blocks_as_integers(case: Case, rows: int, target: targets.Target) -> None:
     program = compile_graph(graph((case,), rows), target)
     (tile,) = contracts(program)
-    assert (tile.scales is not None) == case.is_summed_by(target)
+    assert sums_integers(tile) == case.is_summed_by(target)
     found = run_program(program, given((case,), rows))["y0"]
-    case.check(found, *case.inputs(rows), in_blocks=tile.scales is not None)
+    case.check(found, *case.inputs(rows), in_blocks=sums_integers(tile))
 
 
 @pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
@@ -167,7 +172,7 @@ def test_rows_that_are_not_finite_are_nan_as_in_the_sum_of_real_numbers() -> Non
     made = Graph("odd", (x,), (("y", contraction.matmul(x, movement.transpose(real(weights, scales), 0, 1))),), ())
     made = activations.rounded(made, "q8")
     program = compile_graph(made, targets.AVX512_VNNI)
-    assert all(tile.scales is not None for tile in contracts(program))
+    assert all(map(sums_integers, contracts(program)))
     values = np.random.default_rng(0).standard_normal((5, case.depth)).astype(np.float32)
     values[1, 3], values[2, 40], values[3, 5], values[4] = np.inf, -np.inf, np.nan, 0
     (wanted,) = interp.run(made, {"x": values}).outputs
@@ -246,7 +251,7 @@ def stored(kinds: tuple[Stored, ...], rows: Int, dims: tuple[sym.Var, ...] = ())
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_nest_computes_integers_of_few_bits_in_bytes(case: Stored, rows: int, target: targets.Target) -> None:
     program = compile_graph(stored((case,), rows), target)
-    scaled = [tile for tile in contracts(program) if tile.scales is not None]
+    scaled = [tile for tile in contracts(program) if sums_integers(tile)]
     assert len(scaled) == 1 and len(contracts(program)) == 1 + ("least" in (case.kind.layout.names or ()))
     assert (scaled[0].prologue is not None) == (case.kind.name != "Q8_0")
     whole, scale = A.inputs(rows)
@@ -279,8 +284,11 @@ def test_what_moves_blocks_without_end_stays_in_the_sum(least: float) -> None:
 def test_what_is_no_block_is_refused() -> None:
     program = compile_graph(graph((CASES[0],), 3), targets.AVX512_VNNI)
     (tile,) = contracts(program)
-    with pytest.raises(SpecError, match="only a unit of vectors scales sums, in an empty tile"):
+    assert tile.scales is not None
+    with pytest.raises(SpecError, match="only blocks are scaled, of rows those of a unit, in an empty tile"):
         replace(tile, accumulate=True)
+    with pytest.raises(SpecError, match="only blocks are scaled"):
+        replace(tile, unit=None, outer=1)
     kernel = next(kernel for kernel in program.kernels if transforms(kernel, Tensorise))
     (tensorise,), serial = transforms(kernel, Tensorise), kernel.scheduled.serial
     assert serial is not None

@@ -28,7 +28,7 @@ from luminal.core.schedule.transform.fetch import (
     reads_runs,
 )
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled
-from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
+from luminal.core.schedule.transform.tensorise import ScaleSums, SumInBlocks, Tensorise, scaled_sums
 from luminal.core.schedule.transform.transpose import StoreTileTransposed, only_stores
 from luminal.core.schedule.transform.unpack import Unpack, unpackable
 from luminal.core.sizes import least, typical
@@ -75,6 +75,8 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
     state.do(tiles)
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
+    if tile.scaled and scaled_sums(_contract(state)) is not None:
+        state.do(ScaleSums())
     if _stores_along_rows(state, tiles):
         state.do(StoreTileTransposed())
     _order_tiles(state, tiles, tile, even, apart)

@@ -58,22 +58,51 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
 def _scaled_blocks(prologue: Prologue) -> tuple[int, int] | None:
     """For how many positions along K the scale is the same, and how many integers at most share a byte, where B is
     signed bytes, or computed in such, times finite scales; else None."""
-    root = prologue.root
-    for whole, scale in (root.operands, root.operands[::-1]) if root.op is ops.MUL else ():
-        if isinstance(whole, Computed) and whole.op is ops.CAST and not isinstance(scale, Node):
+    for whole, scale in _by_scales(prologue.root):
+        if isinstance(whole, Computed) and whole.op is ops.CAST:
             leaves = _leaves_in_bytes(whole.operands[0])
             if leaves and _is_signed(whole.operands[0]):
-                return (scale.every, max(leaf.per for leaf in leaves)) if _scales_blocks(scale) else None
+                return scale.every, max(leaf.per for leaf in leaves)
     return None
 
 
-def _scales_blocks(scale: Leaf | Computed) -> bool:
-    return scale.every > 1 and _is_moderate(scale)
+def same_scale(prologue: Prologue) -> int:
+    """For how many positions along K one scale multiplies B, where B is sums of integers of at most 8 bits times finite
+    scales; else 1. A sum of such positions may be multiplied by the scale: it neither overflows nor vanishes where that
+    of scaled terms does not, if rows of A have moderate numbers."""
+    return next((scale.every for whole, scale in _by_scales(prologue.root) if _is_small(whole)), 1)
+
+
+def _by_scales(root: Computed) -> list[tuple[Part, Leaf | Computed]]:
+    """What moderate scales multiply, each the same for several positions along K, and these scales."""
+    pairs = (root.operands, root.operands[::-1]) if root.op is ops.MUL else ()
+    return [(x, y) for x, y in pairs if not isinstance(y, Node) and y.every > 1 and _is_moderate(y)]
+
+
+def _is_small(part: Part) -> bool:
+    """Whether ``part`` is an integer of at most 8 bits as a number, or its sum with, or difference from, another or a
+    moderate number."""
+    terms = part.operands if isinstance(part, Computed) and part.op is ops.ADD else (part,)
+    return all(map(_is_small_term, terms))
+
+
+def _is_small_term(part: Part) -> bool:
+    if not isinstance(part, Computed):
+        return _is_moderate(part)
+    if part.op is ops.MUL:
+        negated = [x for x in part.operands if not (isinstance(x, Node) and interp.evaluate([x])[0] == -1)]
+        part = negated[0] if len(negated) == 1 else part
+    return isinstance(part, Computed) and part.op is ops.CAST and _is_byte(part.operands[0])
+
+
+def _is_byte(part: Part) -> bool:
+    """Whether a model has ``part`` as an integer of at most 8 bits."""
+    return _type(part).is_integer and _type(part).bits <= 8
 
 
 def _leaves_in_bytes(part: Part) -> list[Leaf] | None:
     """The leaves of ``part`` where it is integers of at most 8 bits, computed of such for each position; else None."""
-    if _type(part).bits > 8 or not _type(part).is_integer:
+    if not _is_byte(part):
         return None
     if isinstance(part, Leaf):
         return [part] if part.every == 1 else None

@@ -82,7 +82,8 @@ def _widens(node: Node) -> bool:
 class Tile:
     """A register tile: at most ``rows`` of A times ``vectors`` vectors of ``lanes`` columns of B. A matrix ``unit``, if
     any, sums ``depth`` terms at a time. ``unpacked``: a panel of B that a prologue computes is computed once, before
-    the tiles of rows that share it. ``asked`` is the question that the tile answers, if it is to be recorded."""
+    the tiles of rows that share it. ``scaled``: a factor of what it computes, the same for a block of terms, multiplies
+    the block's sum. ``asked`` is the question that the tile answers, if it is to be recorded."""
 
     rows: int
     vectors: int
@@ -90,6 +91,7 @@ class Tile:
     unit: MatrixUnit | None = None
     depth: int = 1
     unpacked: bool = False
+    scaled: bool = False
     asked: Asked | None = field(default=None, compare=False, repr=False)
 
     __repr__ = brief
@@ -97,7 +99,8 @@ class Tile:
     def __str__(self) -> str:
         unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
         computed = ", panels computed before" if self.unpacked else ""
-        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}"
+        scaled = ", sums of blocks scaled" if self.scaled else ""
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}{scaled}"
 
     @property
     def columns(self) -> int:

@@ -68,7 +68,6 @@ def _near(order: Sequence[int], ancestors: Sequence[int], parts: Collection[int]
     return moved
 
 
-
 def late(numbers: Sequence[int], ancestors: Sequence[int], copies: Collection[int]) -> list[int]:
     """``numbers`` of clusters in order, with ``copies`` of what lies in memory anyway just before the first cluster
     that depends on each: a backward pass reads weights in other panels than the forward pass, and those need not be

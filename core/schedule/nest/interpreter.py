@@ -43,6 +43,7 @@ from luminal.core.schedule.nest.ir import (
     Temporary,
     postorder,
 )
+from luminal.core.schedule.nest.operands import loops_over_blocks
 from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -286,7 +287,7 @@ class _Machine:
             return
         compute, scales = statement.dtype.compute, statement.scales
         total = np.zeros((rows, statement.columns), compute.numpy)
-        outer = statement.outer if scales is None else len(statement.loops) - 1
+        outer = loops_over_blocks(statement)
         for _ in self._iterate(statement.loops[:outer]):
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[outer:]):
@@ -308,9 +309,12 @@ class _Machine:
                     block = block + np.outer(left, right)
             with np.errstate(all="ignore"):
                 if scales is not None:
-                    left = self._computed(scales.left, scales.row, rows)
-                    left = np.where(np.isinf(left), np.nan, left).astype(left.dtype)
-                    block = np.outer(left, self._computed(scales.right, scales.column, statement.columns)) * block
+                    right = self._computed(scales.right, scales.column, statement.columns)
+                    if scales.left is not None and scales.row is not None:
+                        left = self._computed(scales.left, scales.row, rows)
+                        left = np.where(np.isinf(left), np.nan, left).astype(left.dtype)
+                        right = np.outer(left, right)
+                    block = right * block
                 total = total + block
         total = numerics.convert(total, statement.dtype)
         if statement.fragment is not None:

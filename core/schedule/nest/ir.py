@@ -422,11 +422,11 @@ class Prologue:
 
 @dataclass(frozen=True)
 class Scales:
-    """What the sum of a block is multiplied by: for each ``row`` an element of an array, for each ``column`` a value as
-    a prologue computes it. Both are over all loops of the contract but the last, whose terms are the block."""
+    """What the sum of a block is multiplied by: for each ``row`` an element of an array, or nothing, for each
+    ``column`` a value as a prologue computes it. Both are over the loops of the contract that count blocks."""
 
-    row: Var
-    left: Scalar
+    row: Var | None
+    left: Scalar | None
     column: Var
     right: Scalar
     fields: ClassVar[Fields] = Fields(binds=("row", "column"), scalars=("left", "right"))
@@ -465,17 +465,16 @@ class Contract:
     Where the tile is divided among threads, ``steps`` steps of the innermost loop are written out one after the other.
 
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
-    ``b_offset`` the first column's element of that array.
-
-    With ``scales``, the operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps.
-    Times both scales, a sum joins the others, in ``dtype``. A ``prologue`` may compute B's bytes, in the unit's groups.
+    ``b_offset`` the first column's element of that array. With ``scales``, the sum of a block joins the others, in
+    ``dtype``, times these: ``outer`` counts the blocks, or the operands are signed bytes, which a unit of vectors sums
+    over the last loop, in whole steps, and which a ``prologue`` may compute of B, in the unit's groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
-    for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without a unit
-    of vectors or with ``accumulate``, and in the ``background`` without a fragment that reads panels.
+    for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without
+    blocks or with ``accumulate``, for those of rows without a unit, and in the ``background`` without panels.
     """
 
     tile: str
@@ -522,8 +521,9 @@ class Contract:
             given = [name for name in names if getattr(self, name)]
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")
-        if self.scales is not None and (self.unit is None or not self.unit.in_vectors or self.accumulate):
-            raise SpecError(f"contract {self.tile}: only a unit of vectors scales sums, in an empty tile")
+        of_unit = self.unit is not None and self.unit.in_vectors
+        if self.scales and (self.accumulate or not (of_unit if self.scales.left else self.outer)):
+            raise SpecError(f"contract {self.tile}: only blocks are scaled, of rows those of a unit, in an empty tile")
         if self.background and not (self.fragment is not None and self.fragment.panels):
             raise SpecError(f"contract {self.tile}: only groups of warps multiply in the background")
 

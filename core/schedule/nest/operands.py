@@ -101,6 +101,11 @@ def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
+def loops_over_blocks(contract: ln.Contract) -> int:
+    """How many of the loops count blocks, whose sums are added, scaled or not."""
+    return len(contract.loops) - 1 if contract.scales is not None and contract.unit is not None else contract.outer
+
+
 def flat_index(loops: Sequence[ln.Loop]) -> Int:
     """The number of the current iteration of nested ``loops``, each counted up to its upper bound."""
     number = ZERO

@@ -90,7 +90,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             else:
                 yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
             if (scales := statement.scales) is not None:
-                yield f"{indent}  times {scales.left} at {scales.row} = row"
+                if scales.left is not None:
+                    yield f"{indent}  times {scales.left} at {scales.row} = row"
                 yield f"{indent}  times {scales.right} at {scales.column} = column"
             for array, offset in ((statement.a, statement.a_ahead), (statement.b, statement.b_ahead)):
                 if offset is not None:

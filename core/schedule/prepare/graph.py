@@ -20,7 +20,7 @@ from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.blocks import in_blocks
+from luminal.core.schedule.contraction.blocks import in_blocks, same_scale
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.narrow import narrow_weights
@@ -32,8 +32,8 @@ from luminal.core.schedule.contraction.tile import block_tile, choose_tile, leas
 from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
-from luminal.core.target import Target
-from luminal.core.types import DType, i8, i16, u8, u16
+from luminal.core.target import BOUNDED, Target
+from luminal.core.types import DType, f32, i8, i16, u8, u16
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,10 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
         tile = choose_tile(target, found, columns, widest=widest)
         if _unpacks(found, tile, target.costs.tiles.of_panel):
             return replace(tile, unpacked=True)
-    return choose_tile(target, found, columns, prologue)
+    tile = choose_tile(target, found, columns, prologue)
+    rows, every = min(tile.rows, max(lines(found))), same_scale(prologue)
+    pays = found.dtype == f32 and target.costs.tiles.sum_scaled * rows <= every < depth
+    return replace(tile, scaled=True) if pays and target.algebra == BOUNDED else tile
 
 
 def _in_place(target: Target, found: Contraction, tile: Tile) -> Tile:

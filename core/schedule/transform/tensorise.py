@@ -280,6 +280,47 @@ class SumInBlocks:
         return replace(contract, outer=self.outer)
 
 
+@dataclass(frozen=True)
+class ScaleSums:
+    """::
+
+    tile = Contract of A * (x * s)      =>      for each block:  tile += s * Contract of A * x
+
+    What a prologue computes for B is a product, one of whose factors is the same for a block of terms: it multiplies
+    the sum of the block instead of each term. Blocks are added outside the registers, as by ``SumInBlocks``. Each term
+    is rounded once less, and each block once more. Legal where the tile starts empty and holds sums unrounded.
+    """
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        return with_tiles(nest, "scale sums", self._scaled)
+
+    def _scaled(self, contract: ln.Contract) -> ln.Contract:
+        factors = scaled_sums(contract)
+        if factors is None or contract.prologue is None:
+            raise ScheduleError("scale sums: no factor of B is the same for a block of terms")
+        if contract.accumulate or contract.dtype.compute != contract.dtype:
+            raise ScheduleError("scale sums: the tile holds sums already, or rounds the sum of each block")
+        outer, value, scale = factors
+        column = contract.prologue.column
+        scales = ln.Scales(None, None, column, scale)
+        return replace(contract, prologue=ln.Prologue(column, value), outer=outer, scales=scales)
+
+
+def scaled_sums(contract: ln.Contract) -> tuple[int, ln.Scalar, ln.Scalar] | None:
+    """How many loops count blocks of terms for which a factor of a computed B is the same, the other factor, which
+    reads the array that is B, and that one; None where there are none."""
+    prologue = contract.prologue
+    if prologue is None or contract.unit is not None or prologue.value.op is not ops.MUL:
+        return None
+    for value, scale in (prologue.value.operands, prologue.value.operands[::-1]):
+        moved = {v for access in accesses(scale) for v in sym.variables(access.offset)}
+        count = max((k + 1 for k, loop in enumerate(contract.loops) if loop.axis in moved), default=0)
+        outer = max(contract.outer, count)
+        if 0 < outer < len(contract.loops) and any(access.array == contract.b for access in accesses(value)):
+            return outer, value, scale
+    return None
+
+
 def with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
     """The nest with ``made`` applied to each tile. Raises ScheduleError, which has the transform's ``name``, without
     tiles."""

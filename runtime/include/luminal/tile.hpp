@@ -66,6 +66,19 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         }
     }
 
+    /// tile[i * row + j] += sum[i, j] * right[j], and the sums start again at zero.
+    LM_INLINE void move_to(T* tile, int64_t row, const vec<T, Lanes> (&right)[Vectors]) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) {
+                T* const place = tile + i * row + j * Lanes;
+                lm::store(place, multiply_add(sum_[i][j], right[j], load<Lanes>(place)));
+                sum_[i][j] = broadcast<Lanes>(compute_t<T>{});
+            }
+        }
+    }
+
   private:
     LM_INLINE static vec<T, Lanes> multiply_add(vec<T, Lanes> a, vec<T, Lanes> b, vec<T, Lanes> c) {
         if constexpr (is_float<vec<T, Lanes>>) return fma(a, b, c);
