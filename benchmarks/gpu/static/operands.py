@@ -191,3 +191,10 @@ def into_predicate(text: str) -> Writer:
 def signed(value: Any) -> Any:
     """32 bits as an integer with a sign."""
     return ((value & M32) ^ 0x80000000) - 0x80000000
+
+
+Step: TypeAlias = Callable[[Lanes, Mask], None]
+
+
+class UnknownInstruction(ValueError):
+    """An instruction whose effect is not described here."""
