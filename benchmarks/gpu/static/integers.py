@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.gpu.static.operands import (
     M32,
+    TRUE,
     Lanes,
     Mask,
     Reader,
@@ -294,3 +295,38 @@ def count(i: Instruction) -> Step:
         write(s, mask, np.where(value == 0, M32, 31 - highest if "SH" in i.modifiers else highest))
 
     return leading
+
+
+def _byte(text: str) -> tuple[str, int]:
+    """A register, and the lowest bit of the byte of it that is meant."""
+    name, _, which = text.partition(".")
+    return name, 8 * int(which.removeprefix("B")) if which else 0
+
+
+def from_predicates(i: Instruction) -> Step:
+    """Predicates become bits of a byte, those that the mask at the end names; the others are an operand's."""
+    to, _, other, mask_of = i.operands
+    which = next((8 * int(m[1]) for m in i.modifiers if m in ("B0", "B1", "B2", "B3")), 0)
+    y, bits, write = word(other), word(mask_of), into(to)
+
+    def step(s: Lanes, mask: Mask) -> None:
+        taken = (bits(s) & 0x7F) << which
+        found = sum(s.p[number].astype(np.int64) << number for number in range(TRUE)) << which
+        write(s, mask, (found & taken) | (y(s) & M32 & ~taken))
+
+    return step
+
+
+def to_predicates(i: Instruction) -> Step:
+    """Bits of a byte become those predicates that the mask at the end names."""
+    _, source, mask_of = i.operands
+    name, low = _byte(source)
+    x, bits = word(name), int(mask_of, 16)
+    writers = [(number, into_predicate(f"P{number}")) for number in range(TRUE) if bits >> number & 1]
+
+    def step(s: Lanes, mask: Mask) -> None:
+        value = np.broadcast_to(np.asarray(x(s)), (s.threads,))
+        for number, write in writers:
+            write(s, mask, (value >> low + number & 1).astype(bool))
+
+    return step

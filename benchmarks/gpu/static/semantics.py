@@ -29,6 +29,7 @@ from benchmarks.gpu.static.integers import (
     constant,
     count,
     extend,
+    from_predicates,
     lea,
     least,
     least_of_sum,
@@ -39,6 +40,7 @@ from benchmarks.gpu.static.integers import (
     predicate_logic,
     select,
     shift,
+    to_predicates,
 )
 from benchmarks.gpu.static.operands import (
     WARP,
@@ -49,10 +51,12 @@ from benchmarks.gpu.static.operands import (
     Step,
     UnknownInstruction,
     Writer,
+    halves,
     into,
     into_pair,
     into_predicate,
     is_predicate,
+    is_register,
     predicate,
     register,
     word,
@@ -104,6 +108,16 @@ def _ones(i: Instruction) -> Step:
     prefix = "UR" if of_warp else "R"
     count = 2 if i.name.startswith("D") else _results(i)
     return _gives([into(f"{prefix}{number + k}") for k in range(count if number != ZERO else 0)], ONES)
+
+
+def _halves(i: Instruction) -> Step:
+    """Arithmetic on pairs of 16 bits. Of zeros and two numbers it is how the assembler moves a constant, of a loop's
+    first step for instance, where the unit of integers is busy; other values are those that no address depends on."""
+    to, a, b, *added = i.operands
+    zero = {"RZ", "-RZ"}
+    if i.name != "HFMA2" or not {a, b} <= zero or len(added) != 2 or any(is_register(one) for one in added):
+        return _ones(i)
+    return _gives([into(to)], halves(*added, bfloat16="BF16_V2" in i.modifiers or "BF16" in i.modifiers))
 
 
 def _results(i: Instruction) -> int:
@@ -187,6 +201,8 @@ _STEPS: dict[str, Callable[[Instruction], Step]] = {
     "VIADDMNMX": least_of_sum,
     **dict.fromkeys(("PRMT", "UPRMT"), permute),
     **dict.fromkeys(("MOV", "UMOV", "R2UR", "UR2R"), move),
+    "P2R": from_predicates,
+    "R2P": to_predicates,
     **dict.fromkeys(("LDC", "ULDC", "LDCU"), constant),
     **dict.fromkeys(("S2R", "S2UR", "CS2R", "CS2UR"), _special),
     **dict.fromkeys(("IABS", "UIABS"), absolute),
@@ -199,10 +215,11 @@ _STEPS: dict[str, Callable[[Instruction], Step]] = {
     "FSETP": real_compare,
     "F2FP": pack,
     **dict.fromkeys(
-        ("HMMA", "IMMA", "DMMA", "HGMMA", "IGMMA", "QGMMA", "HADD2", "HFMA2", "HMUL2", "HMNMX2", "HSETP2", "FCHK",
+        ("HMMA", "IMMA", "DMMA", "HGMMA", "IGMMA", "QGMMA", "HADD2", "HMUL2", "HMNMX2", "HSETP2", "FCHK",
          "F2F", "MOVM", "DADD", "DMUL", "DFMA", "DSETP", "DMNMX"),
         _ones,
     ),
+    "HFMA2": _halves,
     "SHFL": _shuffle,
     **dict.fromkeys(("VOTE", "VOTEU"), _vote),
     "ELECT": _elect,
