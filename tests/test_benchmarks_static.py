@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu.static import follow, memory, models, page, rows, sass, tools
+from benchmarks.gpu.static.operands import Lanes
 from benchmarks.gpu.static.rows import OURS, TRITON, Work
 from luminal.codegen import toolchain
 from luminal.core import target as targets
@@ -97,6 +98,44 @@ def test_addresses_are_those_that_the_source_says(architecture: int, tmp_path: P
     i = np.arange(THREADS, dtype=np.int64)
     for number, (formula, expected) in enumerate(FORMULAS.items()):
         assert found[number].tolist() == np.broadcast_to(expected(i, n, w), THREADS).tolist(), formula
+
+
+def carried_out(lines: list[str], **registers: Array) -> Lanes:
+    """The threads of a warp after instructions, as nvdisasm prints them; ``registers`` by name: R1, P0."""
+    text = "\n".join(f"        /*{16 * n:04x}*/ {line} ;" for n, line in enumerate([*lines, "EXIT"]))
+    code = sass.parse(f"    .section .text.kernel,\n{text}")["kernel"]
+    block = follow.Block(code, 90, follow.Launch((0, 0, 0), (1, 1, 1), 32, []), None)
+    for name, values in registers.items():
+        (block.lanes.p if name[0] == "P" else block.lanes.r)[int(name[1:])] = values
+    block.run()
+    return block.lanes
+
+
+def test_predicates_become_bits_and_come_back() -> None:
+    """As the assembler keeps predicates in registers where it has too few: under a mask, in any byte of a word."""
+    lane = np.arange(32)
+    by = {f"P{number}": lane >> number % 5 & 1 == number % 2 for number in range(7)}
+    bits = sum(value.astype(np.int64) << int(name[1]) for name, value in by.items())
+    kept = carried_out(["P2R R3, PR, RZ, 0x7f", "P2R.B2 R4, PR, R4, 0x25"], R4=np.full(32, 0x12FF5678), **by)
+    assert kept.r[3].tolist() == bits.tolist()
+    assert kept.r[4].tolist() == (0x12FF5678 & ~(0x25 << 16) | (bits & 0x25) << 16).tolist()
+    back = carried_out(["R2P PR, R5.B1, 0x3e"], R5=0xFF0000FF | (lane * 4 & 0x7F) << 8, P0=lane > 3, P6=lane > 9)
+    for number in range(1, 6):
+        assert back.p[number].tolist() == (lane * 4 >> number & 1 == 1).tolist(), number
+    assert back.p[0].tolist() == (lane > 3).tolist() and back.p[6].tolist() == (lane > 9).tolist()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("HFMA2.MMA R2, -RZ, RZ, 0, 0", 0),
+        ("HFMA2.MMA R2, -RZ, RZ, 1.875, 0", 0x3F800000),
+        ("HFMA2 R2, -RZ, RZ, 0, 5.9604644775390625e-08", 1),
+        ("HFMA2.BF16_V2 R2, -RZ, RZ, 1, -2", 0x3F80C000),
+    ],
+)
+def test_constants_that_the_unit_of_halves_moves_are_numbers(line: str, expected: int) -> None:
+    assert (carried_out([line]).r[2] == expected).all()
 
 
 @needs_tools

@@ -23,6 +23,8 @@ from benchmarks.gpu.static.operands import (
     Array,
     Lanes,
     Mask,
+    Step,
+    UnknownInstruction,
     into,
     is_predicate,
     predicate,
@@ -30,7 +32,7 @@ from benchmarks.gpu.static.operands import (
     word,
 )
 from benchmarks.gpu.static.sass import Code, Instruction
-from benchmarks.gpu.static.semantics import ONES, Step, UnknownInstruction, every, step_of
+from benchmarks.gpu.static.semantics import ONES, every, step_of
 
 FIRST_ARGUMENT = {80: 0x160, 86: 0x160, 89: 0x160, 90: 0x210}  # in the bank of constants, by architecture
 BLOCK_SIZE, GRID_SIZE, STACK = 0x0, 0xC, 0x28  # there too

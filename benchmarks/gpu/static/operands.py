@@ -51,6 +51,10 @@ def register(text: str) -> tuple[bool, int]:
     return bool(found[1]), ZERO if found[2] == "Z" else int(found[2])
 
 
+def is_register(text: str) -> bool:
+    return _REGISTER.match(text.lstrip("-~|")) is not None
+
+
 def is_predicate(text: str) -> bool:
     return _PREDICATE.match(text) is not None
 
@@ -83,6 +87,15 @@ def _real(text: str) -> float:
     """A floating-point number as it is printed."""
     named = {"+INF": np.inf, "-INF": -np.inf, "+QNAN": np.nan, "-QNAN": np.nan, "INF": np.inf, "QNAN": np.nan}
     return float(named[text]) if text in named else float(text)
+
+
+def halves(upper: str, lower: str, bfloat16: bool) -> int:
+    """The word of two numbers of 16 bits, as they are printed: float16, or bfloat16, which is float32 cut in half."""
+    if bfloat16:
+        high, low = (int(np.float32(_real(one)).view(np.uint32)) >> 16 for one in (upper, lower))
+    else:
+        high, low = (int(np.float16(_real(one)).view(np.uint16)) for one in (upper, lower))
+    return high << 16 | low
 
 
 def pair(text: str) -> Reader:
@@ -191,3 +204,10 @@ def into_predicate(text: str) -> Writer:
 def signed(value: Any) -> Any:
     """32 bits as an integer with a sign."""
     return ((value & M32) ^ 0x80000000) - 0x80000000
+
+
+Step: TypeAlias = Callable[[Lanes, Mask], None]
+
+
+class UnknownInstruction(ValueError):
+    """An instruction whose effect is not described here."""
