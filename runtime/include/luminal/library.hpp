@@ -332,6 +332,9 @@ class Context : public ContextBase<Library> {
     template <class Work>
     int32_t with_weights(const Work& work) {
         return holding(weights_, [&] {
+            if (fresh_ && !untouched_ && states_size_ > 0) {
+                untouched_ = library_.allocator().empty(states_, states_size_);
+            }
             restore_states(states_, weights_);
             return work();
         });
