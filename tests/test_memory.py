@@ -103,8 +103,12 @@ def test_states_take_no_memory_until_they_are_written() -> None:
     module.run({"at": np.array([7])})
     np.testing.assert_array_equal(module.run({"at": np.array([3])})["y"].sum(1), [width, 0])
     assert resident() - before < rows * width  # a quarter of them
+    for row in range(0, rows, 4):
+        module.run({"at": np.array([row])})
+    assert resident() - before > 3 * rows * width
     module.reset()
     np.testing.assert_array_equal(module.run({"at": np.array([rows - 1])})["y"].sum(1), [0, width])
+    assert resident() - before < rows * width
 
 
 def test_weights_are_packed_just_before_they_are_read() -> None:

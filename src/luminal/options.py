@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 from zipfile import BadZipFile
@@ -250,7 +250,7 @@ def choices(
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """``command`` as typer takes it, where parameters that are dataclasses stand for options of several commands: each
-    field is an option with its default."""
+    field is an option with its default, or one that has to be given where it has none."""
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     single: list[inspect.Parameter] = []
@@ -259,7 +259,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             hints = get_type_hints(groups[parameter.name], include_extras=True)
             single += [
                 inspect.Parameter(
-                    field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                    field.name, parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
                 )
                 for field in fields(groups[parameter.name])
             ]
@@ -275,3 +275,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     called.__annotations__ = {}
     called.__signature__ = inspect.Signature(single)  # type: ignore[attr-defined]
     return called
+
+
+def _default(field: Field[Any]) -> Any:
+    """The default of a field as a parameter has it."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is MISSING else field.default

@@ -559,9 +559,7 @@ class Fuser:
         exchanges = {n for n in numbers if self.clusters[n].kind == "exchange"}
         parts = {n for n in exchanges if next(iter(self.clusters[n].index)).attr.kind == "part"}
         numbers = overlapped(numbers, self.ancestors, exchanges - parts, parts) if exchanges else numbers
-        numbers = late(
-            numbers, self.ancestors, {n for n in numbers if self.clusters[n].copies and not self.ancestors[n]}
-        )
+        numbers = late(numbers, self.ancestors, {n for n in numbers if self.clusters[n].copies})
         clusters = tuple(self.clusters[n] for n in numbers)
         return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 

@@ -71,10 +71,11 @@ def _near(order: Sequence[int], ancestors: Sequence[int], parts: Collection[int]
 def late(numbers: Sequence[int], ancestors: Sequence[int], copies: Collection[int]) -> list[int]:
     """``numbers`` of clusters in order, with ``copies`` of what lies in memory anyway just before the first cluster
     that depends on each: a backward pass reads weights in other panels than the forward pass, and those need not be
-    there before. Of each cluster, ``ancestors`` has a bit for every other that must have run before."""
-    waiting = [n for n in numbers if n in copies]
+    there before. Of each cluster, ``ancestors`` has a bit for every other that must have run before; copies that have
+    such stay where they are."""
+    waiting = [n for n in numbers if n in copies and not ancestors[n]]
     order: list[int] = []
-    for number in (n for n in numbers if n not in copies):
+    for number in (n for n in numbers if n not in waiting):
         due = [n for n in waiting if ancestors[number] >> n & 1]
         waiting = [n for n in waiting if n not in due] if due else waiting
         order += [*due, number]

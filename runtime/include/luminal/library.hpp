@@ -334,6 +334,9 @@ class Context : public ContextBase<Library> {
     template <class Work>
     int32_t with_weights(const Work& work) {
         return holding(weights_, [&] {
+            if (fresh_ && !untouched_ && states_size_ > 0) {
+                untouched_ = library_.allocator().empty(states_, states_size_);
+            }
             if (restore_states(states_, weights_)) library_.forget_first_values();
             return work();
         });

@@ -52,6 +52,11 @@ class Allocator {
     /// Whether a block of that size consists of zeros when it is new.
     bool zeroes(size_t bytes) const { return PAGES_ARE_ZERO && allocate_ == nullptr && bytes >= MAPPED; }
 
+    /// Makes a block that `zeroes` promised so what it was when it was new; false where that cannot be had.
+    bool empty(void* memory, size_t bytes) const {
+        return zeroes(bytes) && empty_pages(memory, round_up(bytes, page_bytes()));
+    }
+
     /// Brings in the pages of a block before they are needed. A wish, as huge pages are.
     void touch(void* memory, size_t bytes) const {
         if (allocate_ == nullptr && bytes >= MAPPED) touch_pages(memory, round_up(bytes, page_bytes()));

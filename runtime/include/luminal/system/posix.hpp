@@ -131,6 +131,17 @@ inline void* map_pages(size_t bytes) {
 }
 inline void unmap_pages(void* pages, size_t bytes) { munmap(pages, bytes); }
 
+/// Pages that `map_pages` gave are zeros again, and take no memory; false where the system does not promise that, and
+/// they may be anything.
+inline bool empty_pages(void* pages, size_t bytes) {
+#ifdef __linux__
+    return madvise(pages, bytes, MADV_DONTNEED) == 0;
+#else
+    (void)pages, (void)bytes;
+    return false;
+#endif
+}
+
 /// Nobody writes to the pages any more.
 inline void protect_pages(void* pages, size_t bytes) { mprotect(pages, bytes, PROT_READ); }
 

@@ -84,6 +84,7 @@ inline size_t page_bytes() { return 4096; }  // of what is allocated; pages of t
 inline constexpr bool PAGES_ARE_ZERO = false;
 inline void* map_pages(size_t bytes) { return allocate_aligned(page_bytes(), bytes); }
 inline void unmap_pages(void* pages, size_t) { free(pages); }
+inline bool empty_pages(void*, size_t) { return false; }
 inline void protect_pages(void*, size_t) {}
 inline void touch_pages(void*, size_t) {}
 inline void enlarge_pages(void*, size_t) {}

@@ -141,6 +141,7 @@ inline void* map_pages(size_t bytes) {
     return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
 }
 inline void unmap_pages(void* pages, size_t) { VirtualFree(pages, 0, MEM_RELEASE); }
+inline bool empty_pages(void*, size_t) { return false; }
 
 /// Nobody writes to the pages any more.
 inline void protect_pages(void* pages, size_t bytes) {
