@@ -75,7 +75,7 @@ def late(numbers: Sequence[int], ancestors: Sequence[int], copies: Collection[in
     such stay where they are."""
     waiting = [n for n in numbers if n in copies and not ancestors[n]]
     order: list[int] = []
-    for number in (n for n in numbers if n not in waiting):
+    for number in [n for n in numbers if n not in waiting]:
         due = [n for n in waiting if ancestors[number] >> n & 1]
         waiting = [n for n in waiting if n not in due] if due else waiting
         order += [*due, number]
