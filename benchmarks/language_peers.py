@@ -86,10 +86,10 @@ def time_torch(folder: Path, shape: llama.Shape, kind: str, threads: int, runs: 
                 for layer in cache.layers:
                     layer.cumulative_length.fill_(place)
                 part = given[:, place : place + count].contiguous()
-                return call(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                return call(input_ids=part, cache=cache, use_cache=True, logits_to_keep=1)
 
             if place:
-                model(input_ids=given[:, :place], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                model(input_ids=given[:, :place], cache=cache, use_cache=True, logits_to_keep=1)
             else:
                 step(model)  # it makes the memory of the cache
             found[what] = repeated(step, runs)
@@ -200,13 +200,13 @@ def missing(peers: Sequence[str]) -> dict[str, list[str]]:
 def measure(peer: str, name: str, kind: str, layers: int, threads: int, runs: int) -> dict[str, Any]:
     """The medians and minimums of a peer's pieces of work, and its version."""
     found, shape = PEERS[peer], SHAPES[name][1]
+    shape = replace(shape, layers=layers or shape.layers)
     with tempfile.TemporaryDirectory(prefix="luminal-benchmarks-") as folder:
-        times = found.time(
-            Path(folder), replace(shape, layers=layers or shape.layers), found.kinds[kind], threads, runs
-        )
+        times = found.time(Path(folder), shape, found.kinds[kind], threads, runs)
     package = found.packages[0].replace("_", "-")
     version = f"{peer} {importlib.metadata.version(package)}"
-    return {"times": {what: (time.median, time.best) for what, time in times.items()}, "version": version}
+    medians = {what: (time.median, time.best) for what, time in times.items()}
+    return {"times": medians, "version": version, "layers": shape.layers}
 
 
 def main() -> None:
