@@ -105,7 +105,8 @@ def write(path: Path, kind: str, shape: Shape, context: int = 2048, words: Seque
         writer.add_rope_freq_base(10000.0)
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_list(words)
-        writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
+        # OpenVINO's tokenizer does not compile without a special token.
+        writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(words) - 2))
         writer.add_token_merges([f"{words[0]} {words[1]}"])
         writer.add_bos_token_id(0)
         writer.add_eos_token_id(1)

@@ -55,8 +55,8 @@ LLAMA = (
 BY_THEMSELVES = (
     "Each in a process of its own, on random weights of the same shape. eager and inductor are transformers' modules "
     "with its static cache, without and with `torch.compile`; onnxruntime-genai runs what its builder makes of them "
-    "(`fp32`, `int8`, `int4`), openvino-genai a GGUF file. The last two choose by themselves how activations are rounded "
-    "where weights have 8 or 4 bits; the column says how luminal computes. Their time over luminal's:"
+    "(`fp32`, `int8`, `int4`), openvino-genai a GGUF file. These two choose how activations are rounded where weights "
+    "have 8 or 4 bits; the column says how luminal computes. Their time over luminal's:"
 )
 
 

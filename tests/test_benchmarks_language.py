@@ -43,7 +43,7 @@ def test_rows_say_how_activations_are_computed(tmp_path: Path) -> None:
 def test_runtimes_of_their_own_are_beside_what_luminal_has(tmp_path: Path) -> None:
     found = Results(tmp_path / "page.json")
     found.put("tinyllama/f32/float32", asdict(speed(1e-3)))
-    times = {what: (3e-3, 2e-3) for what in WORK[:2]}
+    times = dict.fromkeys(WORK[:2], (0.003, 0.002))
     found.put("tinyllama/f32/eager", {"times": times, "version": "eager 1", "layers": 22})
     found.put("tinyllama/f32/inductor", {"times": times, "version": "inductor 1", "layers": 2})  # another model
     row = ("TinyLlama-1.1B", "f32", "eager 1", "float32", "3.00", "3.00", "", "")

@@ -61,7 +61,7 @@ def run(*arguments: Any, text: str | None = None, code: int = 0) -> Any:
 
 
 def test_what_is_exported_is_not_compiled_again(folder: Path) -> None:
-    with pytest.raises(ModelError, match="is compiled already: luminal.llm.load opens"):
+    with pytest.raises(ModelError, match="is compiled already: luminal"):
         luminal.llm.compile(folder)
 
 

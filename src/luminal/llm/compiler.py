@@ -145,7 +145,9 @@ def opened(source: Any) -> Checkpoint:
     """The checkpoint that ``source`` is. Raises ModelError where it is none."""
     if isinstance(source, str | os.PathLike):
         if (Path(source) / loader.MANIFEST).is_file():
-            raise ModelError(f"{source} is compiled already: luminal.llm.load opens language models, luminal.load others")
+            raise ModelError(
+                f"{source} is compiled already: luminal.llm.load opens language models, luminal.load others"
+            )
         return stored.opened(Path(source))
     if hasattr(source, "config") and hasattr(source, "state_dict"):
         return checkpoint.Module(source)

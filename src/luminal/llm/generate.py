@@ -182,7 +182,11 @@ class Scheduler:
     def answer(self, prompt: Sequence[int], options: Options) -> Answer:
         """An answer to ``prompt``, to be added. Raises InputError for what it cannot be made of."""
         for token in prompt:
-            if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < self.engine.vocabulary:
+            if (
+                isinstance(token, bool)
+                or not isinstance(token, int | np.integer)
+                or not 0 <= token < self.engine.vocabulary
+            ):
                 raise InputError(f"the prompt: expected tokens below {self.engine.vocabulary}, found {token!r}")
         if options.draft is not None:
             check(options.draft, self.engine)
