@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ WITHOUT_AMX = (
 )
 CONTEXT = 512
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
+FILE_TYPES = {
+    "f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0", "q4_0": "MOSTLY_Q4_0", "q4_k": "MOSTLY_Q4_K_M",
+}  # fmt: skip
 ROUNDED = ("q8_0", "q4_0", "q4_k")  # kinds for which llama.cpp rounds activations to 8 bits
 BLOCKS = {"q8_0": 32, "q4_0": 32, "q4_k": 256}  # numbers of a row that are quantised together
 
@@ -79,8 +82,9 @@ def version() -> str:
     return f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"
 
 
-def write(path: Path, kind: str, shape: Shape, context: int = 2048) -> Path:
-    """A model of that shape with weights of a kind (one of ``KINDS``), random, in llama.cpp's format."""
+def write(path: Path, kind: str, shape: Shape, context: int = 2048, words: Sequence[str] = ()) -> Path:
+    """A model of that shape with weights of a kind (one of ``KINDS``), random, in llama.cpp's format; with a tokenizer
+    of ``words`` where there are any."""
     import gguf
 
     stored = gguf.GGMLQuantizationType[kind.upper()]
@@ -95,7 +99,17 @@ def write(path: Path, kind: str, shape: Shape, context: int = 2048) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.head)
     writer.add_vocab_size(shape.vocabulary)
-    writer.add_tokenizer_model("no_vocab")
+    writer.add_tokenizer_model("gpt2" if words else "no_vocab")
+    if words:  # what reads them also wants to be told what most weights are, and where angles start
+        writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[kind]])
+        writer.add_rope_freq_base(10000.0)
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(words)
+        # OpenVINO's tokenizer does not compile without a special token.
+        writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(words) - 2))
+        writer.add_token_merges([f"{words[0]} {words[1]}"])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(1)
 
     def vector(name: str, size: int, value: float) -> None:
         writer.add_tensor(name, np.full(size, value, np.float32))

@@ -7,17 +7,20 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
 import transformers
+import typer
 from typer.testing import CliRunner
 
 import luminal.llm
+from luminal import options
 from luminal.cli import app
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, ModelError
 from luminal.llm import tokens
 from luminal.llm.generate import Options
 from luminal.llm.sampling import Sampler, Sampling
@@ -55,6 +58,29 @@ def run(*arguments: Any, text: str | None = None, code: int = 0) -> Any:
     found = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
     assert found.exit_code == code, found.output + found.stderr
     return found
+
+
+def test_what_is_exported_is_not_compiled_again(folder: Path) -> None:
+    with pytest.raises(ModelError, match="is compiled already: luminal"):
+        luminal.llm.compile(folder)
+
+
+@dataclass(frozen=True)
+class Group:
+    size: Annotated[int, typer.Option()]
+    names: list[str] = field(default_factory=list)
+
+
+def test_options_of_a_group_without_defaults_have_to_be_given() -> None:
+    found: list[Group] = []
+
+    def command(group: Group) -> None:
+        found.append(group)
+
+    made = typer.Typer()
+    made.command()(options.grouped(command))
+    assert CliRunner().invoke(made, []).exit_code == 2
+    assert CliRunner().invoke(made, ["--size", "3"]).exit_code == 0 and found == [Group(3)]
 
 
 def test_generated_text_is_transformers_s(folder: Path, reference: Any) -> None:

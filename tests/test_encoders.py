@@ -61,6 +61,24 @@ def test_states_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         library.run({key: np.ones((1, 51), np.int64) for key in given})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "q5_0"}, "unknown weights 'q5_0'"),
+        ({"target": "gpu"}, "unknown target 'gpu'"),
+        ({"search": "deep"}, "search: expected one of"),
+        ({"batch": 0}, "batch: expected a number"),
+        ({"name": "a b"}, "name: expected an identifier of C"),
+    ],
+)
+def test_options_are_checked_before_the_checkpoint_is_read(options: dict[str, Any], message: str) -> None:
+    for compile_ in (luminal.llm.compile_encoder, luminal.llm.compile):
+        if compile_ is luminal.llm.compile and "batch" in options:
+            continue
+        with pytest.raises(InputError, match=message):
+            compile_("nowhere", **options)
+
+
 def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
     made = model("bert")
     with pytest.raises(InputError, match="context: expected a number from 1 to 50, found 51"):

@@ -246,6 +246,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"heat": 1.0}, "there is no setting 'heat'"),
     ({"sampling": Sampling(), "top_k": 1}, "expected either sampling or its settings"),
     ({"max_tokens": 0}, "max_tokens: expected 1 or more"),
+    ({"max_tokens": "5"}, "max_tokens: expected 1 or more, found '5'"),
     ({"logprobs": 101}, "logprobs: expected 0 .. 100"),
     ({"stop": ["", "a"]}, "stop: expected texts that are not empty"),
 ]
@@ -263,14 +264,17 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
         ([], "the prompt has no tokens"),
         ([600], "expected tokens below 600, found 600"),
         ([True], "expected tokens below 600, found True"),
+        (None, "expected a text, tokens or messages of a chat, found None"),
+        ({"role": "user", "content": "x"}, "expected a text, tokens or messages of a chat"),
         (list(range(64)), "the prompt has 64 tokens, and there is room for 64 with the answer"),
     ],
 )
-def test_prompts_that_do_not_fit_are_refused(prompt: list[int], message: str) -> None:
+def test_prompts_that_do_not_fit_are_refused(prompt: Any, message: str) -> None:
     generator = Generator(engine(), TOKENIZER)
     with pytest.raises(InputError, match=message):
         ask(generator, prompt)
     assert ask(generator, [9], max_tokens=1)[0].token == following([9], 1)[0]
+    assert ask(generator, np.array([9]), max_tokens=1)[0].token == following([9], 1)[0]
 
 
 def test_what_leaves_no_token_is_said() -> None:

@@ -29,8 +29,10 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """With a window in its layers, and room for two sequences."""
-    model = luminal.llm.compile(models("mistral").single, slots=2, chunk=32, context=CONTEXT, name="decoder")
+    """With a window in its layers, and room for two sequences, drafts and adapters."""
+    model = luminal.llm.compile(
+        models("mistral").single, slots=2, chunk=32, context=CONTEXT, speculate=2, adapters=1, rank=4, name="decoder"
+    )
     folder = model.export(tmp_path_factory.mktemp("decoder"), python_module=False)
     model.prefill(0, PROMPT)
     answer: list[int] = []

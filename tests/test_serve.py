@@ -331,6 +331,7 @@ def test_bodies_that_are_late_large_or_wrong_are_refused(service: Served) -> Non
     assert garbage.recv(100).startswith(b"HTTP/1.1 400")
     garbage.close()
     assert httpx.get(url).status_code == 405 and httpx.get(f"{service.url}/nothing").status_code == 404
+    assert "nothing is at GET /nothing: there are /health, " in httpx.get(f"{service.url}/nothing").text
     assert httpx.post(url, json={"prompt": "a", "max_tokens": 1}).status_code == 200
 
 

@@ -313,7 +313,7 @@ static void read_input(int entry) {
         expect('{');
         for (char* name; (name = member()) != NULL; free(name)) {
             if (strcmp(name, "name") != 0) skip();
-            else if (number_of == INPUTS) fail("expected fewer inputs: ", text());
+            else if (number_of == INPUTS) skip(); /* of an entry that is not called here */
             else inputs[entry][number_of++] = text();
         }
     }
@@ -362,7 +362,8 @@ static void read_metadata(void) {
 /* Runs an entry on the sequence in slot 0, which holds `length` tokens, and to which it may add `count`. */
 static void run(int entry, int64_t* tokens, int64_t count, int64_t length, lm_value* out, const char* call) {
     static uint8_t carrier[1 << 16]; /* of inputs whose shape alone is read */
-    int64_t rows[2] = {1, count}, one = 1, none = 0, blocks[INPUTS];
+    int64_t rows[2] = {1, count}, one = 1, none = 0, no_adapter = -1, blocks[INPUTS];
+    float strength = 0.0f;
     lm_value in[INPUTS];
     memset(in, 0, sizeof in);
     for (int k = 0; k < INPUTS && inputs[entry][k]; k++) {
@@ -371,6 +372,10 @@ static void run(int entry, int64_t* tokens, int64_t count, int64_t length, lm_va
             in[k] = (lm_value){.data = tokens, .dtype = LM_INT64, .rank = 2, .shape = rows};
         } else if (strcmp(name, "positions") == 0) {
             in[k] = (lm_value){.data = &length, .dtype = LM_INT64, .rank = 1, .shape = &one};
+        } else if (strcmp(name, "adapters") == 0) {
+            in[k] = (lm_value){.data = &no_adapter, .dtype = LM_INT64, .rank = 1, .shape = &one};
+        } else if (strcmp(name, "strengths") == 0) {
+            in[k] = (lm_value){.data = &strength, .dtype = LM_FLOAT32, .rank = 1, .shape = &one};
         } else if (strcmp(name, "slot") == 0) { /* as long as its number */
             in[k] = (lm_value){.data = carrier, .dtype = LM_UINT8, .rank = 1, .shape = &none};
         } else if (strncmp(name, "span_", 5) == 0) { /* as long as the number of blocks that are filled */

@@ -427,6 +427,17 @@ def _seeded(graph: Graph, seed: int) -> Graph:
     return replace(graph, states=states)
 
 
+def check_name(name: str | None) -> None:
+    """Raises InputError for a name that a library cannot have."""
+    if name is not None and (not isinstance(name, str) or identifiers([name]) != [name]):
+        raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
+    if name is not None and interface.library_name(name) != name:
+        raise InputError(
+            f"name: the system has a library, a header or a function {name!r} of its own, which the model's would "
+            f"hide or clash with: take another name than {name!r}, such as {interface.library_name(name)!r}"
+        )
+
+
 def read(
     model: Any,
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
@@ -440,13 +451,7 @@ def read(
     buffers of a PyTorch model that other entries update; None where there are no others."""
     if isinstance(model, Graph):
         return model
-    if name is not None and identifiers([name]) != [name]:
-        raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
-    if name is not None and interface.library_name(name) != name:
-        raise InputError(
-            f"name: the system has a library, a header or a function {name!r} of its own, which the model's would "
-            f"hide or clash with: take another name than {name!r}, such as {interface.library_name(name)!r}"
-        )
+    check_name(name)
     suite, importer, program = front_end(model)
     graph: Graph
     if suite == "onnx":

@@ -24,6 +24,7 @@ from luminal.llm import gguf_vocabulary
 from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
 from luminal.progress import Progress
+from luminal.runtime import loader
 
 _CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
 _MOST, _MOST_ADAPTERS = (1 << 24) - 1, 4096
@@ -82,6 +83,11 @@ def compile(
             f"speculate: expected a number of drafts from 0 to {(chunk or _CHUNK) - 1}, below the tokens that are "
             f"computed at once (chunk), found {speculate!r}"
         )
+    kind = blocks.ENCODED.get(weights or "")
+    if weights is not None and kind is None and weights not in quantise.ALL:
+        raise InputError(f"unknown weights {weights!r}: expected {', '.join([*blocks.ENCODED, *quantise.ALL])}")
+    api.check_name(name)
+    api.options(target, precision, weights=None if kind else weights, threads=threads, search=search)
     path = onnx_files.located(Path(source)) if isinstance(source, str | os.PathLike) else None
     if path is not None:
         if adapters:
@@ -102,9 +108,6 @@ def compile(
     found = opened(source)
     made_for = families.made_for(found)
     context = min(made_for, _CONTEXT) if context is None else context
-    kind = blocks.ENCODED.get(weights or "")
-    if weights is not None and kind is None and weights not in quantise.ALL:
-        raise InputError(f"unknown weights {weights!r}: expected {', '.join([*blocks.ENCODED, *quantise.ALL])}")
     config, tensors = families.read(found, context, kind)
     if config.learned_positions and context > made_for:
         raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
@@ -141,6 +144,10 @@ def compile(
 def opened(source: Any) -> Checkpoint:
     """The checkpoint that ``source`` is. Raises ModelError where it is none."""
     if isinstance(source, str | os.PathLike):
+        if (Path(source) / loader.MANIFEST).is_file():
+            raise ModelError(
+                f"{source} is compiled already: luminal.llm.load opens language models, luminal.load others"
+            )
         return stored.opened(Path(source))
     if hasattr(source, "config") and hasattr(source, "state_dict"):
         return checkpoint.Module(source)

@@ -42,11 +42,15 @@ def compile_encoder(
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
     """
+    checked = {key: options[key] for key in ("target", "precision", "weights", "threads", "search") if key in options}
+    api.check_name(name)
+    api.options(**checked)
+    if not arguments.is_whole(batch, 1, _MOST):
+        raise InputError(f"batch: expected a number from 1 to {_MOST}, found {batch!r}")
     encoder = Encoder(opened(source))
     context = encoder.made_for if context is None else context
-    for what, size, most in (("context", context, encoder.made_for), ("batch", batch, _MOST)):
-        if not arguments.is_whole(size, 1, most):
-            raise InputError(f"{what}: expected a number from 1 to {most}, found {size!r}")
+    if not arguments.is_whole(context, 1, encoder.made_for):
+        raise InputError(f"context: expected a number from 1 to {encoder.made_for}, found {context!r}")
     called = interface.library_name(encoder.kind.replace("-", "_")) if name is None else name
     module = api.compile(encoder.graph(called, batch, context), name=called, **options)
     assert isinstance(module, Module)

@@ -8,13 +8,15 @@ goes on by itself, by as many tokens as they are right, and one more.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from luminal import arguments
 from luminal.core.errors import InputError
 from luminal.llm.drafts import Counts, Drafter, check, drafter
 from luminal.llm.engine import Engine
@@ -48,10 +50,10 @@ class Options:
     draft: Engine | str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InputError(f"max_tokens: expected 1 or more, found {self.max_tokens}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
-            raise InputError(f"logprobs: expected 0 .. 100 tokens, found {self.logprobs}")
+        if self.max_tokens is not None and not arguments.is_whole(self.max_tokens, 1, sys.maxsize):
+            raise InputError(f"max_tokens: expected 1 or more, found {self.max_tokens!r}")
+        if self.logprobs is not None and not arguments.is_whole(self.logprobs, 0, 100):
+            raise InputError(f"logprobs: expected 0 .. 100 tokens, found {self.logprobs!r}")
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,17 @@ class Answer:
 
     def __init__(self, prompt: Sequence[int], options: Options, tokenizer: Tokenizer, grammars: Grammars, room: int):
         """``room`` is the context of the engine, of whose vocabulary the prompt's tokens are."""
-        self.prompt, self.options = list(prompt), options
+        self.prompt, self.options = list(map(int, prompt)), options
         self.made: list[int] = []
         self.reused = 0  # tokens of the prompt that were in the slot
         most = room - len(self.prompt)
         if not self.prompt:
             raise InputError("the prompt has no tokens: expected at least one")
         if most < 1:
-            raise InputError(f"the prompt has {len(self.prompt)} tokens, and there is room for {room} with the answer")
+            raise InputError(
+                f"the prompt has {len(self.prompt)} tokens, and there is room for {room} with the answer: shorten it, "
+                "or compile the model with a longer context"
+            )
         self._most = most if options.max_tokens is None else min(options.max_tokens, most)
         self._ends = frozenset() if options.endless else tokenizer.stops
         self._stream = tokenizer.stream(self.prompt, options.special)
@@ -177,7 +182,11 @@ class Scheduler:
     def answer(self, prompt: Sequence[int], options: Options) -> Answer:
         """An answer to ``prompt``, to be added. Raises InputError for what it cannot be made of."""
         for token in prompt:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.engine.vocabulary:
+            if (
+                isinstance(token, bool)
+                or not isinstance(token, int | np.integer)
+                or not 0 <= token < self.engine.vocabulary
+            ):
                 raise InputError(f"the prompt: expected tokens below {self.engine.vocabulary}, found {token!r}")
         if options.draft is not None:
             check(options.draft, self.engine)
@@ -353,6 +362,8 @@ class Generator:
         """The tokens of a prompt: of a text, of the messages of a chat (``values`` are for its template), or tokens."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
+        if not isinstance(prompt, Iterable) or isinstance(prompt, Mapping):
+            raise InputError(f"the prompt: expected a text, tokens or messages of a chat, found {prompt!r}")
         messages = [message for message in prompt if isinstance(message, Mapping)]
         if messages and len(messages) == len(prompt):
             return self.tokenizer.chat_tokens(messages, **values)

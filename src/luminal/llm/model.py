@@ -171,6 +171,8 @@ class LanguageModel:
     def decode(self, tokens: Mapping[int, int]) -> None:
         """Append a token to each of these slots, in one step; the logits after it are kept. Slots between them cost
         what they would if they had a token too. Raises InputError as ``prefill`` does."""
+        if not isinstance(tokens, Mapping):
+            raise InputError(f"expected the token of each slot, {{slot: token}}, found {tokens!r}")
         if not tokens:
             return
         for slot in tokens:

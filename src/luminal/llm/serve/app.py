@@ -100,7 +100,10 @@ def application(
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
-            error = RefusedError(error.status_code, str(error.detail))
+            where = f"{request.method} {request.url.path}"
+            known = ", ".join(sorted({route.path for route in every}))
+            said = f"nothing is at {where}: there are {known}" if error.status_code == 404 else str(error.detail)
+            error = RefusedError(error.status_code, said)
         return response_of(refused(error))
 
     every = [
