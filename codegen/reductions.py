@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from string import ascii_lowercase
 from typing import TypeAlias
@@ -170,7 +170,8 @@ class Accumulation:
 
 
 class SideBySide:
-    """Reductions over the same loops, with an accumulator each. A float product is added by a fused multiply-add."""
+    """Reductions over the same loops, with an accumulator each, or one for each block, which are combined in order. A
+    float product is added by a fused multiply-add."""
 
     def __init__(self, loops: Loops, expressions: Expressions, reductions: Reductions) -> None:
         self.loops = loops
@@ -189,20 +190,39 @@ class SideBySide:
         identity = self.frame.dialect.identity(self.reductions.op, dtype)
         start = self.expressions.broadcast(identity) if varying else identity
         type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
-        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
-        self._over(self.reductions.loops)
+        self._declare(type_, start, self.sums)
+        blocks = self.reductions.blocks
+        if blocks:
+            self._over(self.reductions.loops[:blocks], lambda: self._block(type_, start))
+        else:
+            self._over(self.reductions.loops, lambda: self._terms(self.sums))
         if self.fold.combine == "add" and dtype.compute != dtype:
             for name in self.sums.values():
                 self.frame.line(f"{name} = {round_to(name, dtype)};")
         return {name: Value(text, varying) for name, text in self.sums.items()}
 
-    def _over(self, loops: tuple[Loop, ...]) -> None:
-        if loops:
-            with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
-                self._over(loops[1:])
+    def _declare(self, type_: str, start: str, sums: Mapping[str, str]) -> None:
+        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in sums.values()) + ";")
+
+    def _over(self, loops: tuple[Loop, ...], body: Callable[[], None]) -> None:
+        if not loops:
+            body()
             return
+        with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
+            self._over(loops[1:], body)
+
+    def _block(self, type_: str, start: str) -> None:
+        """One block, whose results join those of the blocks before."""
+        parts = {name: self.frame.names.fresh("part") for name in self.reductions.names}
+        self._declare(type_, start, parts)
+        self._over(self.reductions.loops[self.reductions.blocks :], lambda: self._terms(parts))
+        for name, part in parts.items():
+            total = self.sums[name]
+            self.frame.line(f"{total} = {self.fold.combine}({total}, {part});")
+
+    def _terms(self, sums: Mapping[str, str]) -> None:
         for name, term in self.reductions.terms:
-            self.frame.line(f"{self.sums[name]} = {self._joined(self.sums[name], term)};")
+            self.frame.line(f"{sums[name]} = {self._joined(sums[name], term)};")
 
     def _joined(self, total: str, term: Scalar) -> str:
         exact = term.dtype.is_float and term.dtype.compute == term.dtype == self.reductions.dtype

@@ -267,7 +267,8 @@ class Reductions:
     loads.
 
     In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
-    may have several terms in an iteration, or none; over no loops there is one iteration.
+    may have several terms in an iteration, or none; over no loops there is one iteration. With ``blocks`` above 0, each
+    iteration of the first ``blocks`` loops is a block, and the results of blocks are combined in order.
     """
 
     names: tuple[str, ...]
@@ -275,7 +276,8 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
-    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype"))
+    blocks: int = 0
+    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype", "blocks"))
 
 
 @dataclass(frozen=True)
