@@ -178,7 +178,10 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
         state.parallelise(way.tasks)
         return state.finish()
     if along in outer:
-        *others, name = merged = state.merge(names)
+        # Vectors go along no axis that says how far a window reaches.
+        ends = {v.name for loop in _reduced(state) for v in sym.variables(loop.extent)}
+        merged = state.merge(names) if ends.isdisjoint(names) else [*state.merge(names[:-1]), names[-1]]
+        *others, name = merged
         across = _transposed_axis(state, others, name)
         if across is not None:
             return _schedule_transposed(state, [other for other in others if other != across], across, name, way.tasks)
@@ -315,6 +318,12 @@ def _vectors_together(state: Scheduler, along: str, others: int) -> int:
         threads = max(state.target.costs.threads.least, state.target.threads)
         most = max(1, min(most, others * extent // (lanes * threads)))
     return next(count for count in range(most, 0, -1) if extent % (count * lanes) == 0 or count == 1)
+
+
+def _reduced(state: Scheduler) -> list[ln.Loop]:
+    """The loops of all reductions."""
+    found = (s for s in statements(state.nest.body) if isinstance(s, ln.Reduction | ln.Reductions))
+    return [loop for reduction in found for loop in reduction.loops]
 
 
 def _stores_columns(inside: Sequence[ln.Statement]) -> bool:

@@ -49,21 +49,22 @@ def exchanged(found: Contraction) -> Contraction | None:
     return _assigned(found.shape, found.dtype, found.k, found.b, found.a)
 
 
-def along_channels(found: Contraction) -> Contraction | None:
-    """The contraction with its rows along the longest axis of M that is a whole dimension of A, and the terms in the
-    order of A's dimensions. None unless its rows are the taps of a window that a longer sum slides over, as in the
-    gradient of a convolution by its weights: those are few, and a tile of few rows reads B as often as one of many."""
+def over_taps(found: Contraction) -> list[Contraction]:
+    """Other orders of the axes of a contraction whose rows are the taps of a window that a longer sum slides over, as
+    in the gradient of a convolution by its weights; none of any other. The terms are in the order of A's dimensions, so
+    that neighbours are near each other in memory. Rows are the taps; or, since these are few, and a tile of few rows
+    reads B as often as one of many, the longest axis of M that is a whole dimension of A, as channels are."""
     over, shape, a = found.axes, found.shape, found.a
     rows = [k for k in found.m if shape[k] != 1]
     if not rows or not _slid_over(found, rows[-1]):
-        return None
+        return []
+    found = replace(found, k=tuple(sorted(found.k, key=lambda k: _dimension(a, over[k]))))
     held = list(zip(a.index, a.source.shape, strict=True))
     whole = [k for k in rows if (over[k], shape[k]) in held]
     if not whole:
-        return None
+        return [found]
     longest = max(whole, key=lambda k: typical(shape[k]))
-    m = (*(k for k in found.m if k != longest), longest)
-    return replace(found, m=m, k=tuple(sorted(found.k, key=lambda k: _dimension(a, over[k]))))
+    return [found, replace(found, m=(*(k for k in found.m if k != longest), longest))]
 
 
 def _slid_over(found: Contraction, tap: int) -> bool:

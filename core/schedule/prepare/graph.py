@@ -26,7 +26,7 @@ from luminal.core.schedule.contraction.contraction import Contraction, Operand, 
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
-from luminal.core.schedule.contraction.roles import along_channels, exchanged, run_axes
+from luminal.core.schedule.contraction.roles import exchanged, over_taps, run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, moved_along, on_unit
 from luminal.core.schedule.contraction.tile import block_tile, choose_tile, least_cycles, lines
 from luminal.core.schedule.prepare import loops
@@ -152,9 +152,9 @@ def _along_columns(found: Contraction, innermost: int, target: Target) -> Contra
 
 
 def _of_many_rows(found: Contraction, target: Target) -> Contraction:
-    """``found``, on a CPU with its rows along channels instead of the taps of a window if the estimate says so."""
-    other = along_channels(found) if target.grid is None else None
-    return found if other is None else min(found, other, key=lambda either: least_cycles(target, either))
+    """``found``, on a CPU with its axes in the order that the estimate says is best where its rows are few taps."""
+    ways = over_taps(found) if target.grid is None else []
+    return min(ways, key=lambda way: least_cycles(target, way), default=found)
 
 
 def _prepared_steps(
