@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from string import ascii_lowercase
 from typing import TypeAlias
@@ -207,7 +207,8 @@ def in_parts(frame: Frame, loop: Loop, end: str, size: int) -> Iterator[tuple[st
 
 
 class SideBySide:
-    """Reductions over the same loops, with an accumulator each. A float product is added by a fused multiply-add."""
+    """Reductions over the same loops, with an accumulator each, or one for each block, which are combined in order. A
+    float product is added by a fused multiply-add."""
 
     def __init__(self, loops: Loops, expressions: Expressions, reductions: Reductions) -> None:
         self.loops = loops
@@ -217,48 +218,68 @@ class SideBySide:
         self.reductions = reductions
         self.fold = self.frame.dialect.reductions[reductions.op]
         prefix = "sum" if self.fold.combine == "add" else "most"
-        self.totals = {name: self.frame.names.fresh(prefix) for name in reductions.names}
-        self.sums = dict(self.totals)  # what terms join
+        self.sums = {name: self.frame.names.fresh(prefix) for name in reductions.names}
 
     def render(self) -> dict[str, Value]:
         """The results by name, in the innermost open scope."""
-        dtype = self.reductions.dtype
-        self._declare()
-        self._over(self.reductions.loops)
+        dtype, loops, blocks = self.reductions.dtype, self.reductions.loops, self.reductions.blocks
+        self._declare(self.sums)
+        if blocks:
+            self._over(loops[:blocks], lambda: self._block(loops[blocks:]))
+        else:
+            self._rest(loops, self.sums)
         if self.fold.combine == "add" and dtype.compute != dtype:
-            for name in self.totals.values():
+            for name in self.sums.values():
                 self.frame.line(f"{name} = {round_to(name, dtype)};")
-        return {name: Value(text, self.frame.group is not None) for name, text in self.totals.items()}
+        return {name: Value(text, self.frame.group is not None) for name, text in self.sums.items()}
 
-    def _declare(self) -> None:
+    def _declare(self, sums: Mapping[str, str]) -> None:
         dtype, group = self.reductions.dtype, self.frame.group
         element = self.frame.dialect.type(dtype.compute)
         identity = self.frame.dialect.identity(self.reductions.op, dtype)
         start = self.expressions.broadcast(identity) if group is not None else identity
         type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
-        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
+        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in sums.values()) + ";")
 
-    def _in_parts(self, loop: Loop) -> None:
-        """Adds the innermost loop part by part, each with sums of its own that join the totals."""
-        end = self.indices.text(loop.extent)
-        with in_parts(self.frame, loop, end, self.reductions.part) as (first, last):
-            self.sums = {name: self.frame.names.fresh(total) for name, total in self.totals.items()}
-            self._declare()
+    def _over(self, loops: tuple[Loop, ...], body: Callable[[], None]) -> None:
+        if not loops:
+            body()
+            return
+        with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
+            self._over(loops[1:], body)
+
+    def _block(self, loops: tuple[Loop, ...]) -> None:
+        """Adds one block, over ``loops``, whose results join those of the blocks before."""
+        parts = self._begun()
+        self._rest(loops, parts)
+        self._join(parts, self.sums)
+
+    def _rest(self, loops: tuple[Loop, ...], sums: Mapping[str, str]) -> None:
+        """Adds ``loops``, in which terms join ``sums``; part by part of the innermost where there are parts."""
+        if self.reductions.part:
+            self._over(loops[:-1], lambda: self._parts(loops[-1], sums))
+        else:
+            self._over(loops, lambda: self._terms(sums))
+
+    def _parts(self, loop: Loop, sums: Mapping[str, str]) -> None:
+        with in_parts(self.frame, loop, self.indices.text(loop.extent), self.reductions.part) as (first, last):
+            parts = self._begun()
             with self.loops.counted(loop, first, last, 1, frozenset()):
-                self._over(())
-            for name, total in self.totals.items():
-                self.frame.line(f"{total} = {self.fold.combine}({total}, {self.sums[name]});")
+                self._terms(parts)
+            self._join(parts, sums)
 
-    def _over(self, loops: tuple[Loop, ...]) -> None:
-        if len(loops) == 1 and self.reductions.part:
-            self._in_parts(loops[0])
-            return
-        if loops:
-            with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
-                self._over(loops[1:])
-            return
+    def _begun(self) -> dict[str, str]:
+        parts = {name: self.frame.names.fresh("part") for name in self.reductions.names}
+        self._declare(parts)
+        return parts
+
+    def _join(self, parts: Mapping[str, str], sums: Mapping[str, str]) -> None:
+        for name, part in parts.items():
+            self.frame.line(f"{sums[name]} = {self.fold.combine}({sums[name]}, {part});")
+
+    def _terms(self, sums: Mapping[str, str]) -> None:
         for name, term in self.reductions.terms:
-            self.frame.line(f"{self.sums[name]} = {self._joined(self.sums[name], term)};")
+            self.frame.line(f"{sums[name]} = {self._joined(sums[name], term)};")
 
     def _joined(self, total: str, term: Scalar) -> str:
         exact = term.dtype.is_float and term.dtype.compute == term.dtype == self.reductions.dtype

@@ -256,7 +256,28 @@ class _System:
         if not every:
             self.failed = True
             return
-        self._release(min(every, key=lambda v: (sym.upper(v.hi) or 0, v.name)))
+        shortest = min(every, key=lambda v: (sym.upper(v.hi) or 0, v.name))
+        self._release(self._in_steps(shortest) or shortest)
+
+    def _in_steps(self, v: Var) -> Var | None:
+        """Where ``v`` is longer than the step ``s`` of the one other unknown beside it, an axis to be left free in its
+        place, which counts steps: of each ``s`` values of ``v`` one solves the equation. Else None."""
+        (e, *others) = [e for e in self.equations if v in self._unknown(e)]
+        beside, extent, split = [u for u in self._unknown(e) if u != v], self.extents[v], sym.coefficient(e, v)
+        if others or len(beside) != 1 or split is None or split[0] not in (1, -1) or not isinstance(extent, int):
+            return None
+        # v + slope*u + rest == 0
+        linear = sym.coefficient(split[1] * split[0], beside[0])
+        if linear is None or not isinstance(linear[0], int) or not 1 < abs(linear[0]) < extent:
+            return None
+        slope, rest = linear
+        step = abs(slope)
+        count = Var(f"{v.name}_steps", 0, (extent - 1) // step)
+        self.equations.remove(e)
+        self.extents[count] = count.hi + 1
+        self._set(v, sym.expr(count) * step + sym.mod(rest * -1, step))
+        self._set(beside[0], (sym.floordiv(rest * -1, step) - sym.expr(count)) * (slope // step))
+        return count
 
     def _release(self, v: Var) -> None:
         del self.extents[v]

@@ -54,7 +54,7 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
     reduction = _reduction(state)
     a, b, computed = operands_of(reduction)
     # Parts of a row axis that do not move A, as where rows repeat, are no rows: a tile reads each row once.
-    only_a = [v for v in state.parts_of(of_m) if v in sym.variables(a.offset)]
+    only_a = [v for axis in of_m for v in state.parts_of([axis]) if v in sym.variables(a.offset)]
     only_b = state.parts_of(of_n)
     shared = [loop.axis for loop in state.loops() if loop.axis not in (*only_a, *only_b)]
     state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
@@ -146,7 +146,7 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
     if length is None:
         return 0
     if length > TERMS_PER_BLOCK:
-        state.split(last.name, _terms_of_block(last.hi + 1, state.target.costs.tiles.even))
+        state.split(last.name, terms_of_block(last.hi + 1, state.target.costs.tiles.even))
         return len(axes)
     outer = len(rest)
     while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS_PER_BLOCK:
@@ -158,7 +158,7 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
     return outer
 
 
-def _terms_of_block(length: Int, even: int) -> int:
+def terms_of_block(length: Int, even: int) -> int:
     """Terms of a block of a sum of ``length``: a divisor, if there is one of more than 1/``even`` of the most terms;
     else, for a number, of near-equal blocks."""
     if not isinstance(length, int):

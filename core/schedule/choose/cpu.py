@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.choose.contraction import schedule_contraction
+from luminal.core.schedule.choose.contraction import TERMS_PER_BLOCK, schedule_contraction, terms_of_block
 from luminal.core.schedule.choose.neighbours import Neighbours, clippable, find_neighbours, region_cuts
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, chained_lookups, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
@@ -22,6 +22,7 @@ from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
 from luminal.core.schedule.transform.carry import Carry, OnePass
+from luminal.core.schedule.transform.join import JoinReductions, most_joined
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
@@ -177,7 +178,10 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
         state.parallelise(way.tasks)
         return state.finish()
     if along in outer:
-        *others, name = merged = state.merge(names)
+        # Vectors go along no axis that says how far a window reaches.
+        ends = {v.name for loop in _reduced(state) for v in sym.variables(loop.extent)}
+        merged = state.merge(names) if ends.isdisjoint(names) else [*state.merge(names[:-1]), names[-1]]
+        *others, name = merged
         across = _transposed_axis(state, others, name)
         if across is not None:
             return _schedule_transposed(state, [other for other in others if other != across], across, name, way.tasks)
@@ -188,13 +192,16 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
             *others, name = merged = state.merge(outside)
         extents = {loop.axis.name: typical(loop.extent) for loop in state.loops()}
         few = between is not None and math.prod(extents[other] for other in others) < way.tasks < extents[name]
-        count = _vectors_together(state, name)
+        _join_sums(state)
+        count = _vectors_together(state, name, math.prod(extents[other] for other in others))
         if count > 1:
             return _schedule_columns(state, others, name, count, way.tasks)
         if (len(merged) == 1 and not inner) or few:
             name = state.split(name, sizes.chunk).inner
         elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > sizes.strip:
             name = state.split(name, sizes.strip).inner
+        elif _stores_columns(perfect_loops(state.nest.body)[1]) and math.prod(extents[x] for x in others) < state.few:
+            name = state.split(name, _lanes(state)).inner
         if between is not None:
             state.do(between)
     else:
@@ -276,19 +283,54 @@ def _schedule_sort(nest: ln.LoopNest, target: Target) -> Scheduled:
     return state.finish()
 
 
-def _vectors_together(state: Scheduler, along: str) -> int:
-    """How many vectors ``along`` reduced columns are best computed together: a row is then read as far as they
-    reach."""
+def _join_sums(state: Scheduler) -> None:
+    """Reductions of columns over the same elements joined, so that a pass reads these once for all of them. Where there
+    are such, or columns are read again, sums are added up in blocks: they have one accumulator each."""
     inside = perfect_loops(state.nest.body)[1]
-    reductions = [s for s in inside if isinstance(s, ln.Reduction)]
+    first = next((s for s in inside if isinstance(s, ln.Reduction)), None)
+    if first is None or not first.loops or not (most_joined(inside) > 1 or _stores_columns(inside)):
+        return
+    *outer, last = first.loops
+    if isinstance(last.extent, int) and last.extent > TERMS_PER_BLOCK:
+        state.split(last.axis.name, terms_of_block(last.extent, state.target.costs.tiles.even))
+        outer.append(last)
+    state.do(JoinReductions(len(outer)))
+
+
+def _vectors_together(state: Scheduler, along: str, others: int) -> int:
+    """How many vectors ``along`` reduced columns are best computed together: a row is then read as far as they
+    reach. Where columns are read again for what is stored of their elements, or reduced in one pass, ``others`` are the
+    iterations of the loops around, and each thread gets a task."""
+    inside = perfect_loops(state.nest.body)[1]
+    reductions = [s for s in inside if isinstance(s, ln.Reduction | ln.Reductions)]
+    stored = _stores_columns(inside)
+    known = (ln.Reduction, ln.Reductions, ln.Define, ln.Store, *((ln.Loop,) if stored else ()))
     extent = next(loop.extent for loop in state.loops() if loop.axis.name == along)
-    others = any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside)
-    if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
+    if not reductions or not all(isinstance(s, known) for s in inside) or not isinstance(extent, int):
         return 1
-    bits = max(r.dtype.compute.bits for r in reductions) * _lanes(state)
-    most = max(1, state.target.sums // -(-bits // 8 // state.target.register_bytes))
+    if any(isinstance(r, ln.Reduction) and r.before for r in reductions):
+        return 1
+    lanes, sums = _lanes(state), max(len(r.names) if isinstance(r, ln.Reductions) else 1 for r in reductions)
+    bits = max(r.dtype.compute.bits for r in reductions) * lanes
+    most = max(1, state.target.sums // (-(-bits // 8 // state.target.register_bytes) * sums))
     most = min(state.target.costs.arithmetic.accumulators, most)
-    return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
+    if stored or sums > 1:
+        threads = max(state.target.costs.threads.least, state.target.threads)
+        most = max(1, min(most, others * extent // (lanes * threads)))
+    return next(count for count in range(most, 0, -1) if extent % (count * lanes) == 0 or count == 1)
+
+
+def _reduced(state: Scheduler) -> list[ln.Loop]:
+    """The loops of all reductions."""
+    found = (s for s in statements(state.nest.body) if isinstance(s, ln.Reduction | ln.Reductions))
+    return [loop for reduction in found for loop in reduction.loops]
+
+
+def _stores_columns(inside: Sequence[ln.Statement]) -> bool:
+    """Whether columns are reduced, and then read again in loops that do nothing but store."""
+    loops = [s for s in inside if isinstance(s, ln.Loop)]
+    stores = all(isinstance(s, ln.Loop | ln.Store) for s in statements(loops))
+    return bool(loops) and stores and any(isinstance(s, ln.Reduction | ln.Reductions) for s in inside)
 
 
 def _schedule_columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:

@@ -8,6 +8,7 @@ that index one operand dimension together are a window, so a convolution is a co
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
@@ -15,6 +16,7 @@ from luminal.core.constants import is_constant
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
+from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -45,6 +47,37 @@ def exchanged(found: Contraction) -> Contraction | None:
     if is_constant(found.b.source) or found.prologue is not None:
         return None
     return _assigned(found.shape, found.dtype, found.k, found.b, found.a)
+
+
+def over_taps(found: Contraction) -> list[Contraction]:
+    """Other orders of the axes of a contraction whose rows are the taps of a window that a longer sum slides over, as
+    in the gradient of a convolution by its weights; none of any other. The terms are in the order of A's dimensions, so
+    that neighbours are near each other in memory. Rows are the taps; or, since these are few, and a tile of few rows
+    reads B as often as one of many, the longest axis of M that is a whole dimension of A, as channels are."""
+    over, shape, a = found.axes, found.shape, found.a
+    rows = [k for k in found.m if shape[k] != 1]
+    if not rows or not _slid_over(found, rows[-1]):
+        return []
+    found = replace(found, k=tuple(sorted(found.k, key=lambda k: _dimension(a, over[k]))))
+    held = list(zip(a.index, a.source.shape, strict=True))
+    whole = [k for k in rows if (over[k], shape[k]) in held]
+    if not whole:
+        return [found]
+    longest = max(whole, key=lambda k: typical(shape[k]))
+    return [found, replace(found, m=(*(k for k in found.m if k != longest), longest))]
+
+
+def _slid_over(found: Contraction, tap: int) -> bool:
+    """Whether the axis ``tap`` of M shares a dimension of A with a longer axis of K."""
+    over, shape = found.axes, found.shape
+    beside = [sym.variables(e) for e in found.a.index if sym.variables(over[tap]) <= sym.variables(e)]
+    summed = [k for k in found.k if any(sym.variables(over[k]) & found for found in beside)]
+    return any(typical(shape[k]) > typical(shape[tap]) for k in summed)
+
+
+def _dimension(a: Operand, axis: Int) -> int:
+    """The first dimension of A that an axis moves along; 0 for an axis of extent 1."""
+    return next((d for d, e in enumerate(a.index) if sym.variables(e) & sym.variables(axis)), 0)
 
 
 def _depends(x: Operand, product: Node, axis: int) -> bool:

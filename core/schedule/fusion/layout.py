@@ -214,11 +214,23 @@ def _followed_order(
     domain = {sym.as_var(a) for a in cluster.axes}
     for e in index:
         variable = _moves_along(e, domain)
-        linear = sym.coefficient(offset, variable) if variable is not None else None
-        if variable is not None and (linear is None or linear[0] == 0):
+        step = None if variable is None else _mean_step(offset, variable)
+        if step == 0:
             return tuple(range(node.rank))
-        strides.append(sym.upper(linear[0]) or 0 if linear is not None else 1 << 62)
+        strides.append(1 << 62 if step is None else step)
     return tuple(sorted(range(node.rank), key=lambda d: (-strides[d], d)))
+
+
+def _mean_step(offset: Int, axis: Var) -> int:
+    """How far ``offset`` moves with a step along ``axis``: its slope; where it has none, as where a window's gradient
+    finds its place by a quotient, the mean from one end of the axis to the other; 0 where neither is known."""
+    linear = sym.coefficient(offset, axis)
+    if linear is not None:
+        return sym.upper(linear[0]) or 0
+    others: dict[Var, Int] = {v: 0 for v in sym.variables(offset) if v != axis and v.lo == 0}
+    first, last = (sym.substitute(offset, {**others, axis: at}) for at in (0, axis.hi))
+    far = last - first
+    return max(1, far // axis.hi) if isinstance(far, int) and isinstance(axis.hi, int) and far > 0 else 0
 
 
 def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) -> Mapping[Node, list[tuple[Int, ...]]]:

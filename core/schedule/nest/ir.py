@@ -265,10 +265,9 @@ class Reduction:
 @dataclass(frozen=True)
 class Reductions:
     """The reductions ``names``, all with ``op``, computed together over the same serial ``loops``, so that they share
-    loads.
-
-    In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
-    may have several terms in an iteration, or none; over no loops there is one iteration. ``part``: as of Reduction.
+    loads. In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. It may
+    have several terms in an iteration, or none; over no loops there is one iteration. With ``blocks`` above 0, each
+    iteration of the first ``blocks`` loops is a block, and their results are combined in order. ``part``: as above.
     """
 
     names: tuple[str, ...]
@@ -277,7 +276,10 @@ class Reductions:
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
     part: int = 0
-    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype", "part"))
+    blocks: int = 0
+    fields: ClassVar[Fields] = Fields(
+        terms=("terms",), nested=("loops",), other=("names", "op", "dtype", "part", "blocks")
+    )
 
 
 @dataclass(frozen=True)
@@ -460,14 +462,12 @@ class Contract:
 
         B[b_offset + k//g * columns*g + j*g + k%g]
 
-    ``b_offset`` is then not over ``k``. A last step may be shorter.
-
-    Where the tile is divided among threads, ``steps`` steps of the innermost loop are written out one after the other.
-
-    With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
-    ``b_offset`` the first column's element of that array. With ``scales``, the sum of a block joins the others, in
-    ``dtype``, times these: ``outer`` counts the blocks, or the operands are signed bytes, which a unit of vectors sums
-    over the last loop, in whole steps, and which a ``prologue`` may compute of B, in the unit's groups.
+    ``b_offset`` is then not over ``k``. A last step may be shorter. Where threads divide the tile, ``steps`` steps of
+    the innermost loop are written out one after the other. With a ``prologue``, its value replaces the element of B;
+    ``b`` is the one of its arrays that is read fastest, and ``b_offset`` the first column's element of that array. With
+    ``scales``, the sum of a block joins the others, in ``dtype``, times these: ``outer`` counts the blocks, or the
+    operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps, and which a ``prologue``
+    may compute of B, in the unit's groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.

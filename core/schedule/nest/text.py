@@ -44,7 +44,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}  {statement.value}"
         case ln.Reductions():
             loops = f" {', '.join(map(_header, statement.loops))}" if statement.loops else ""
-            yield f"{indent}{', '.join(statement.names)} = {statement.op} side by side{loops}:"
+            apart = f" in blocks of {statement.blocks} outer" if statement.blocks else ""
+            yield f"{indent}{', '.join(statement.names)} = {statement.op} side by side{loops}{apart}:"
             yield from (f"{indent}  {name}: {value}" for name, value in statement.terms)
         case ln.Store():
             mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""

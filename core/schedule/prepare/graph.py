@@ -26,7 +26,7 @@ from luminal.core.schedule.contraction.contraction import Contraction, Operand, 
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.panels import Packed, direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
-from luminal.core.schedule.contraction.roles import exchanged, run_axes
+from luminal.core.schedule.contraction.roles import exchanged, over_taps, run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, moved_along, on_unit
 from luminal.core.schedule.contraction.tile import block_tile, choose_tile, least_cycles, lines
 from luminal.core.schedule.prepare import loops
@@ -110,6 +110,7 @@ def prepare(
                 if node in innermost:
                     kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
                     contraction = _along_columns(contraction, kept[innermost[node]], target)
+                contraction = _of_many_rows(contraction, target)
                 made = _prepared(contraction, target, packings, runs)
         if made is not None:
             new, contractions[made.node] = made.node, made.contraction
@@ -148,6 +149,12 @@ def _along_columns(found: Contraction, innermost: int, target: Target) -> Contra
         return found
     other = replace(other, along_rows=False)
     return min(found, other, key=lambda either: least_cycles(target, either))
+
+
+def _of_many_rows(found: Contraction, target: Target) -> Contraction:
+    """``found``, on a CPU with its axes in the order that the estimate says is best where its rows are few taps."""
+    ways = over_taps(found) if target.grid is None else []
+    return min(ways, key=lambda way: least_cycles(target, way), default=found)
 
 
 def _prepared_steps(

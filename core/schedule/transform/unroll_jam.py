@@ -27,7 +27,8 @@ class UnrollAndJam:
     Everywhere that ``axis`` is looped over. ``unroll`` names the innermost loop of the reductions, whose terms are
     written out too, or is empty. Each reduction keeps the order of its terms; those whose mask never holds are left
     out where they change nothing. Legal where the extents are numbers, and the body has nothing but reductions of
-    single values, definitions and stores: its iterations are independent, as all outside reductions are.
+    single values, definitions, stores and loops over stores: its iterations are independent, as all outside reductions
+    are.
     """
 
     axis: str
@@ -42,20 +43,66 @@ class UnrollAndJam:
             raise ScheduleError(f"unroll and jam: the loop over {self.axis!r} is {loop.kind}, of extent {count}")
         copies: list[dict[ln.Scalar, ln.Scalar]] = [{} for _ in range(count)]
         for statement in loop.body:
+            if isinstance(statement, ln.Reductions):
+                yield self._more_side_by_side(statement, loop, copies, finite)
             if isinstance(statement, ln.Reduction):
                 yield self._side_by_side(statement, loop, copies, finite)
+            if isinstance(statement, ln.Loop) and self._only_stores(statement, loop):
+                yield self._elements(statement, loop, copies)
+                continue
             for number, renamed in enumerate(copies):
                 if isinstance(statement, ln.Define | ln.Store):
                     (copy,) = substitute((statement,), {loop.axis: number})
                     (copy,) = replace_scalars((copy,), partial(replace_leaves, by=renamed))
                     yield replace(copy, name=f"{copy.name}_{number}") if isinstance(copy, ln.Define) else copy
-                elif not isinstance(statement, ln.Reduction):
+                elif not isinstance(statement, ln.Reduction | ln.Reductions):
                     kind = type(statement).__name__.lower()
                     raise ScheduleError(f"unroll and jam: a {kind} lies inside the loop over {self.axis!r}")
                 if isinstance(statement, ln.Define | ln.Reduction):
                     dtype = statement.dtype if isinstance(statement, ln.Reduction) else statement.value.dtype
                     name = statement.name
                     renamed[ln.temporary(name, dtype)] = ln.temporary(f"{name}_{number}", dtype)
+                elif isinstance(statement, ln.Reductions):
+                    for name in statement.names:
+                        of = ln.temporary(name, statement.dtype)
+                        renamed[of] = ln.temporary(f"{name}_{number}", statement.dtype)
+
+    def _only_stores(self, inner: ln.Loop, loop: ln.Loop) -> bool:
+        """Whether ``inner`` is a serial loop over stores alone, as long in each iteration of ``loop``."""
+        stores = all(
+            isinstance(s, ln.Store) or (isinstance(s, ln.Loop) and self._only_stores(s, loop)) for s in inner.body
+        )
+        return stores and inner.kind == "serial" and loop.axis not in sym.variables(inner.extent)
+
+    def _elements(self, inner: ln.Loop, loop: ln.Loop, copies: list[dict[ln.Scalar, ln.Scalar]]) -> ln.Loop:
+        """``inner``, each iteration of which stores what it does for every iteration of ``loop``."""
+        body: list[ln.Statement] = []
+        for statement in inner.body:
+            if isinstance(statement, ln.Loop):
+                body.append(self._elements(statement, loop, copies))
+                continue
+            for number, renamed in enumerate(copies):
+                copy = substitute((statement,), {loop.axis: number})
+                body += replace_scalars(copy, partial(replace_leaves, by=renamed))
+        return replace(inner, body=tuple(body))
+
+    def _more_side_by_side(
+        self,
+        reductions: ln.Reductions,
+        loop: ln.Loop,
+        copies: list[dict[ln.Scalar, ln.Scalar]],
+        finite: frozenset[str],
+    ) -> ln.Reductions:
+        """``reductions`` for every iteration of ``loop``, term by term."""
+        parts = [
+            self._side_by_side(
+                ln.Reduction(name, reductions.op, reductions.dtype, reductions.loops, (), value), loop, copies, finite
+            )
+            for name, value in reductions.terms
+        ]
+        names = tuple(f"{name}_{number}" for number in range(len(copies)) for name in reductions.names)
+        terms = [term for part in parts for term in part.terms]
+        return replace(reductions, names=names, loops=parts[0].loops if parts else reductions.loops, terms=tuple(terms))
 
     def _side_by_side(
         self,
