@@ -35,7 +35,7 @@ class JoinReductions:
             if isinstance(first, ln.Reduction) and (len(group) > 1 or blocks):
                 names = tuple(r.name for r in group if isinstance(r, ln.Reduction))
                 terms = tuple((r.name, r.value) for r in group if isinstance(r, ln.Reduction))
-                result.append(ln.Reductions(names, first.op, first.dtype, first.loops, terms, blocks))
+                result.append(ln.Reductions(names, first.op, first.dtype, first.loops, terms, blocks=blocks))
             elif isinstance(first, ln.Loop):
                 result.append(replace(first, body=self._joined(first.body)))
             else:
