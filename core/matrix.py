@@ -67,8 +67,9 @@ DOT_INT8 = MatrixUnit(
     "vpdpbusd", ("avx512_vnni",), u8, i8, i32,
     rows=1, columns=16, depth=4, group=4, registers=32, cycles=0.5, latency=4,
 )  # fmt: skip
-# Bytes are widened to 16 bits as they are read; pairs of products are exact in their 32 bits.
+# Bytes are widened to 16 bits as they are read; pairs of products are exact in their 32 bits. Sums wait for an addition
+# alone.
 MADD_INT8 = MatrixUnit(
     "vpmaddwd", ("avx2",), u8, i8, i32,
-    rows=1, columns=8, depth=2, group=2, registers=16, cycles=1, latency=6,
+    rows=1, columns=8, depth=2, group=2, registers=16, cycles=1, latency=1,
 )  # fmt: skip

@@ -42,6 +42,7 @@ ALIKE = {
     ("nest.ir.Array.finite", "concatenated"): "boxes of an assembly are copies, which rely on nothing",
     ("nest.ir.Array.written", "concatenated"): "the boxes of one assembly write the same array",
     ("nest.ir.Contract.accumulate", "_blocked"): "legality: a schedule sums in blocks before it accumulates",
+    ("nest.ir.Contract.accumulate", "_scaled"): "legality: a schedule scales sums of blocks before it accumulates",
     ("nest.ir.LoopNest.checked", "concatenated"): "boxes look nothing up",
     ("nest.ir.LoopNest.checked", "_tiling"): "contractions of these models look nothing up",
     ("program.ir.Kernel.fetches", "_check_fetch"): "spec: asked of launches with something to fetch",
@@ -97,6 +98,8 @@ def test_every_flag_is_both_at_each_of_its_readers(monkeypatch: pytest.MonkeyPat
     ]
     graphs += [(make().graph, target, "fp32") for make in GRAPHS.values() for target in GRAPHS_FOR]
     graphs.append((quantise.quantised(linear, quantise.parse("int4")), "avx2", "fp32"))  # panels computed before
+    row = importer.load(torch.nn.Linear(512, 512).eval(), (torch.randn(1, 512),))
+    graphs.append((quantise.quantised(row, quantise.parse("int4")), "avx2", "fp32"))  # sums of blocks scaled
     square = importer.load(torch.nn.Linear(1024, 1024).eval(), (torch.randn(2048, 1024),))
     graphs.append((square, "cuda:sm_90", "bf16"))  # groups of warps multiply
     seen = watched(monkeypatch)

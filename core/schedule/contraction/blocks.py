@@ -6,6 +6,9 @@ tile computes their bytes as it reads them. The sum of real numbers that a model
 t)``, rounds every factor and term. This one rounds three times for each block, so it is within the bound of the other.
 
 Of an infinite scale the sums would differ: ``t`` is finite, and where activations are rounded ``s`` is finite or NaN.
+
+Where ``a`` are real numbers, no unit sums them, but tiles of few rows still scale the sum of a block, instead of its
+terms (``same_scale``).
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def choose_tile(
     If B was packed before, tiles of ``columns_of_b`` columns come first. ``prologue`` computes B from packed weights,
     ``unit`` is a unit of vectors. The tile has at most ``widest`` columns, or one vector.
 
-    With ``scaled`` sums of blocks, each takes a register beside that of its total, and each vector of columns one for
-    what is added to signed bytes, and one for its scales.
+    With ``scaled`` sums of blocks, each vector of columns takes a register for what is added to signed bytes, and one
+    for its scales. Totals are only read where a block ends, so they may leave the registers.
 
     The operations and registers of a prologue count for each vector of B.
 
@@ -92,11 +92,10 @@ def _tiles(
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)  # for an element of A, and what a prologue computes
     per_vector = 3 if scaled else 1 if prologue is None else 1 + prologue.held
-    per_sum = 2 if scaled else 1
     tiles = [
         Tile(min(r, costs.tiles.most_rows, ways), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - per_vector * v) // (per_sum * v)) >= min(max(lengths), costs.tiles.low)
+        if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     times = [

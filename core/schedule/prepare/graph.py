@@ -275,7 +275,7 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
             return replace(tile, unpacked=True)
     tile = choose_tile(target, found, columns, prologue)
     rows, every = min(tile.rows, max(lines(found))), same_scale(prologue)
-    pays = found.dtype == f32 and target.costs.tiles.sum_scaled * rows <= every < depth
+    pays = found.dtype == f32 and target.costs.tiles.sum_scaled * rows <= every
     return replace(tile, scaled=True) if pays and target.algebra == BOUNDED else tile
 
 

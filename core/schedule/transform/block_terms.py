@@ -48,8 +48,8 @@ class BlockTerms:
             raise ScheduleError(f"block terms: the innermost loops are not serial ones over {', '.join(self.tiles)}")
         at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), 0)
         contract, before, after = inside[at], inside[:at], inside[at + 1 :]
-        if not isinstance(contract, ln.Contract) or not contract.outer:
-            raise ScheduleError("block terms: there is no tile that sums blocks of terms")
+        if not isinstance(contract, ln.Contract) or not contract.outer or contract.scales is not None:
+            raise ScheduleError("block terms: there is no tile that sums blocks of terms, unscaled")
         named = tuple(s for s in before if isinstance(s, ln.Assign))
         if len(named) + 1 != len(before) or nest.checked:
             raise ScheduleError("block terms: more than a tile's place is found before it is summed")

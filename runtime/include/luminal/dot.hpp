@@ -17,6 +17,7 @@ template <class L, class R, class S> struct DotOfFour {
     using sum = S;
     static constexpr int LANES = 16;
     static constexpr int GROUP = 4 / static_cast<int>(sizeof(R));
+    static constexpr bool SIGNED = false;  // bytes on the left may be signed, too
     using Bits = vec<int32_t, LANES>;  // a group in each lane
 
     /// A group of a in every lane.
@@ -54,10 +55,14 @@ struct vpmaddwd {
     using sum = int32_t;
     static constexpr int LANES = 8;
     static constexpr int GROUP = 2;
+    static constexpr bool SIGNED = true;
     using Bits = vec<int32_t, LANES>;  // two integers of 16 bits in each lane
 
     LM_INLINE static Bits broad(int32_t group) {
-        return broadcast<LANES>(static_cast<int32_t>((group & 0xff) | (group & 0xff00) << 8));
+        return reinterpret_cast<Bits>(_mm256_cvtepu8_epi16(_mm_set1_epi16(static_cast<int16_t>(group))));
+    }
+    LM_INLINE static Bits broad_signed(int32_t group) {
+        return reinterpret_cast<Bits>(_mm256_cvtepi8_epi16(_mm_set1_epi16(static_cast<int16_t>(group))));
     }
 
     LM_INLINE static Bits columns(const int8_t* b) {
@@ -99,13 +104,13 @@ template <class Dot, int Rows, int Vectors> class DotTile {
 
     /// sum[i, j] += the sum over k < GROUP of a[i*a_row + k] * b[j][k]
     LM_INLINE void step(const Left* a, int64_t a_row, const Right* b) {
-        add(b, -1, [=](int i) { return group(a + i * a_row, GROUP); });
+        add(b, -1, [=](int i) { return Dot::broad(group(a + i * a_row, GROUP)); });
     }
 
     /// A step of which only the first `terms` are added: nothing else is read of a.
     LM_INLINE void last(const Left* a, int64_t a_row, const Right* b, int64_t terms) {
         const auto kept = static_cast<int32_t>((uint32_t{1} << (32 / GROUP * terms)) - 1);
-        add(b, kept, [=](int i) { return group(a + i * a_row, terms); });
+        add(b, kept, [=](int i) { return Dot::broad(group(a + i * a_row, terms)); });
     }
 
     /// What lies from b on for later steps, `Lines` cache lines of it, into the cache.
@@ -134,7 +139,8 @@ template <class Dot, int Rows, int Vectors> class DotTile {
         return bits;
     }
 
-    /// Adds the products of row i's group, `left(i)`, and of each column's, of which the bits `kept` count.
+    /// Adds the products of row i's group, in every lane of `left(i)`, and of each column's, of which the bits `kept`
+    /// count.
     template <class Group> LM_INLINE void add(const Right* b, int32_t kept, Group left) {
         Bits right[Vectors];
 #pragma GCC unroll 64
@@ -145,11 +151,11 @@ template <class Dot, int Rows, int Vectors> class DotTile {
         add(right, left);
     }
 
-    /// Adds the products of row i's group, `left(i)`, and of each column's.
+    /// Adds the products of row i's group, in every lane of `left(i)`, and of each column's.
     template <class Group> LM_INLINE void add(const Bits (&right)[Vectors], Group left) {
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
-            const Bits broad = Dot::broad(left(i));
+            const Bits broad = left(i);
 #pragma GCC unroll 64
             for (int j = 0; j < Vectors; ++j) Dot::add(sum_[i][j], broad, right[j]);
         }
@@ -158,10 +164,10 @@ template <class Dot, int Rows, int Vectors> class DotTile {
     vec<Sum, LANES> sum_[Rows][Vectors];
 };
 
-/// Sums, in float, of blocks of products of signed bytes: those of a block are summed by Dot, then scaled. Dot takes the
-/// left bytes as unsigned: 128 is added to each, and one row more, of 128s alone, sums what that adds.
-template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, Rows + 1, Vectors> {
-    using Tile = DotTile<Dot, Rows + 1, Vectors>;
+/// Sums, in float, of blocks of products of signed bytes: those of a block are summed by Dot, then scaled. Where Dot takes
+/// the left bytes as unsigned, 128 is added to each, and one row more, of 128s alone, sums what that adds.
+template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, Rows + !Dot::SIGNED, Vectors> {
+    using Tile = DotTile<Dot, Rows + !Dot::SIGNED, Vectors>;
     using Tile::GROUP;
     using Tile::LANES;
     using Tile::sum_;
@@ -198,13 +204,16 @@ template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, R
             const vec<float, LANES> of_row = broadcast<LANES>(scale + 0.0f * scale);
 #pragma GCC unroll 64
             for (int j = 0; j < Vectors; ++j) {
-                const vec<float, LANES> sum = convert<float>(sub(sum_[i][j], sum_[Rows][j]));
-                total_[i][j] = fma(of_row, mul(sum, right[j]), total_[i][j]);
+                vec<int32_t, LANES> whole = sum_[i][j];
+                if constexpr (!Dot::SIGNED) whole = sub(whole, sum_[Rows][j]);
+                total_[i][j] = fma(of_row, mul(convert<float>(whole), right[j]), total_[i][j]);
                 sum_[i][j] = broadcast<LANES>(int32_t{});
             }
         }
+        if constexpr (!Dot::SIGNED) {
 #pragma GCC unroll 64
-        for (int j = 0; j < Vectors; ++j) sum_[Rows][j] = broadcast<LANES>(int32_t{});
+            for (int j = 0; j < Vectors; ++j) sum_[Rows][j] = broadcast<LANES>(int32_t{});
+        }
     }
 
     /// tile[i*row + j] = the total of row i and column j
@@ -217,10 +226,12 @@ template <class Dot, int Rows, int Vectors> class ScaledDotTile : DotTile<Dot, R
     }
 
   private:
-    /// The group of each row, moved, and that of the row of 128s.
+    /// The group of each row, moved where Dot takes it as unsigned, and that of the row of 128s.
     LM_INLINE static auto moved(const int8_t* a, int64_t a_row) {
         return [=](int i) {
-            return i < Rows ? Tile::group(reinterpret_cast<const uint8_t*>(a + i * a_row), GROUP) ^ MOVED : MOVED;
+            const auto group = [=] { return Tile::group(reinterpret_cast<const uint8_t*>(a + i * a_row), GROUP); };
+            if constexpr (Dot::SIGNED) return Dot::broad_signed(group());
+            else return Dot::broad(i < Rows ? group() ^ MOVED : MOVED);
         };
     }
 
