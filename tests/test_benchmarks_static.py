@@ -352,7 +352,7 @@ def test_what_models_spill_and_where_they_collide_is_known() -> None:
     assert found["models"] and {one["model"] for one in found["models"]} <= set(models.NAMES)
     kernels = [(one["model"], kernel) for one in found["models"] for kernel in one["kernels"]]
     # What this page found and nobody has mended or explained yet; nothing may join it.
-    assert {(model, kernel["name"]) for model, kernel in kernels if kernel["spilled"]} == {("minilm", "chain5")}
+    assert {(model, kernel["name"]) for model, kernel in kernels if kernel["spilled"]} == set()
     places = [(model, kernel["name"], place) for model, kernel in kernels for place in kernel["places"]]
     assert {(model, name, place["opcode"]) for model, name, place in places if not page.known(place)} == {
         ("minilm", "chain5", "STS.128"),

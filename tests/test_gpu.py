@@ -20,12 +20,17 @@ import torch
 from torch import nn
 
 import luminal
+from luminal import api
 from luminal.codegen import build, cuda, emulation, render, toolchain, weights
 from luminal.codegen.render import SourceBundle
 from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, TargetError, UnsupportedError
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.grid.stream import StreamStaged
+from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.program.ir import Program
+from luminal.core.types import bf16
 from luminal.module import Module
 from luminal.runtime import loader
 from tests import device_support
@@ -154,6 +159,34 @@ def test_an_emulated_gpu_attends_by_products_of_bytes(target: str) -> None:
     inputs = q, k, torch.randn(18, 8)
     module = luminal.compile(Attention(), inputs, target=target, emulate=True)
     assert_computes(module, Attention(), inputs)
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values computed, of heads whose scale is no power of two."""
+
+    def __init__(self, heads: int = 2, width: int = 32) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.parts = nn.ModuleList([nn.Linear(heads * width, heads * width) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2) for part in self.parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_scores_of_computed_16_bit_queries_are_products_of_16_bits(target: str) -> None:
+    """The scale is not multiplied into queries, which would make float32 of them, that no fragment takes."""
+    torch.manual_seed(0)
+    model, x = SelfAttention().bfloat16().eval(), torch.randn(1, 72, 64).bfloat16()
+    goal = targets.parse(target)
+    made = compile_graph(api.read(model, (x,)), goal)
+    schedules = [kernel.scheduled.schedule for kernel in made.kernels]
+    (chain,) = [s for schedule in schedules for s in schedule if isinstance(s, StreamStaged)]
+    assert isinstance(chain.first, Warps) == (goal.fragment(bf16, bf16) is not None)
+    module = luminal.compile(model, (x,), target=target, emulate=True)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), model(x), rtol=2**-7, atol=2**-8)
 
 
 @pytest.mark.parametrize("target", GPUS)
