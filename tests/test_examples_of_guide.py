@@ -31,7 +31,7 @@ SHOWN = re.compile(r"^print\(.*\)  # (<.*|\[.*|\{.*|tensor\(.*|torch\.Size.*|ate
 LEFT_OUT = {
     "luminal.compile(torch_module": "the first lines of README.md name no model; the next example is the same with one",
     'luminal.llm.compile("path/to/model"': "it needs a language model; tests/test_llm.py runs the same calls",
-    'luminal.llm.compile("path/to/mixtral"': "it needs such a mixture; tests/test_llm_mesh.py runs the same calls",
+    'luminal.llm.compile("path/to/mixtral"': "it needs a mixture of experts; tests/test_llm_mesh.py has one",
     "calibration_reader": "it needs a reader of a user's own data; tests/test_integers.py quantises so",
     "pip install classifier-1.0": "it needs the wheel that it speaks of; tests/test_emitted.py installs one",
     '"forward.onnx"': "it needs a model of a user's own; tests/test_training_onnx.py runs the same call",
