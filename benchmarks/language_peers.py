@@ -125,7 +125,17 @@ def time_onnxruntime(folder: Path, shape: llama.Shape, kind: str, threads: int, 
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     special = {"bos_token": table[0], "eos_token": table[1], "pad_token": table[1]}
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(source)
-    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", source, "-o", built, "-p", kind]
+    builder: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "onnxruntime_genai.models.builder",
+        "-i",
+        source,
+        "-o",
+        built,
+        "-p",
+        kind,
+    ]
     subprocess.run([*builder, "-e", "cpu", "-c", folder / "cache"], check=True, capture_output=True)
     config = onnxruntime_genai.Config(str(built))
     session = {"session_options": {"intra_op_num_threads": threads}}

@@ -14,6 +14,7 @@ from luminal.module import Module
 from luminal.progress import Progress
 
 _MOST = (1 << 24) - 1
+_CHECKED_EARLY = ("target", "precision", "weights", "threads", "search")
 
 
 class Options(TypedDict, total=False):
@@ -42,7 +43,7 @@ def compile_encoder(
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
     """
-    checked = {key: options[key] for key in ("target", "precision", "weights", "threads", "search") if key in options}
+    checked: dict[str, Any] = {key: value for key, value in options.items() if key in _CHECKED_EARLY}
     api.check_name(name)
     api.options(**checked)
     if not arguments.is_whole(batch, 1, _MOST):
