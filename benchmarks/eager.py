@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,20 +110,40 @@ def differences(run: Run, training: Training, at: Sequence[int]) -> Iterator[Dif
         if number not in at:
             run.step(number)
             continue
-        exact, ours = run.copied(torch.float64), run.copied(torch.float32)
         training.read_from(run.module, run.optimizer)
-        loss = training(*run.batch(number), lr=[group["lr"] for group in run.optimizer.param_groups])
-        others = [run.copied(torch.float32) for _ in range(ORDERS - 1)]
+        losses = [float(training(*run.batch(number), lr=[group["lr"] for group in run.optimizer.param_groups]))]
+        exact = run.copied(torch.float64)
         wanted = float(exact.step(number))
-        theirs = [run.step(number), *(x.step(number, k) for k, x in enumerate(others, 1))]
-        farthest = max(abs(float(x) - wanted) for x in theirs)
-        yield Difference(number, LOSS, abs(float(loss) - wanted), farthest, 2 * EPS * abs(wanted))
+        exact.optimizer.zero_grad()
+        ours = run.copied(torch.float32)
         training.write_back(ours.module, ours.optimizer)
-        found, eager = dict(ours.tensors()), [dict(x.tensors()) for x in (run, *others)]
+        errors = [_errors(ours, exact)]
+        del ours  # one copy at a time: a large model may have no room for several
+        for order in (*range(1, ORDERS), 0):
+            other = run.copied(torch.float32) if order else run
+            losses.append(float(other.step(number, order)))
+            errors.append(_errors(other, exact))
+        error, *others = (abs(loss - wanted) for loss in losses)
+        yield Difference(number, LOSS, error, max(others), 2 * EPS * abs(wanted))
         for name, value in exact.tensors():
-            error, *errors = (float(torch.linalg.norm(x[name].double() - value.double())) for x in (found, *eager))
-            rounding = EPS * float(torch.linalg.norm(value.double()))
+            error, *others = (each[name] for each in errors)
+            counted = name.endswith(".step") or not value.is_floating_point()  # which nothing rounds
+            rounding = 0.0 if counted else EPS * float(torch.linalg.norm(value.double()))
             if name.endswith("running_mean"):  # a mean near zero rounds as the numbers do whose deviation is known
                 deviation = exact.module.get_buffer(name.replace("running_mean", "running_var")).sqrt()
                 rounding = max(rounding, 0.1 * EPS * float(torch.linalg.norm(deviation)))
-            yield Difference(number, name, error, max(errors), rounding)
+            yield Difference(number, name, error, max(others), rounding)
+
+
+def _errors(run: Run, exact: Run) -> dict[str, float]:
+    """How far each tensor of ``run`` lies from that of ``exact``."""
+    found = dict(run.tensors())
+    return {name: float(torch.linalg.norm(found[name].double() - value.double())) for name, value in exact.tensors()}
+
+
+def together(differences: Iterable[Difference]) -> float:
+    """Luminal's error of several tensors as one, by eager mode's."""
+    error, eager, rounding = (
+        math.hypot(*values) for values in zip(*((x.error, x.eager, x.rounding) for x in differences), strict=True)
+    )
+    return Difference(0, "", error, eager, rounding).ratio

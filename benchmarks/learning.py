@@ -20,7 +20,7 @@ from rich.console import Console
 from torch import nn
 
 from benchmarks import apart, tables, zoo
-from benchmarks.eager import EPS, LOSS, Difference, Run, differences
+from benchmarks.eager import EPS, LOSS, Difference, Run, differences, together
 from benchmarks.progress import Work
 from benchmarks.results import Results
 
@@ -29,17 +29,25 @@ ABOUT = """# How near training is to float64
 `python -m benchmarks.learning --write docs/training-accuracy.md`. Weights and data are random, and nothing is dropped.
 
 **Step by step**: at some steps of a run of PyTorch's eager mode, luminal's compiled step starts from PyTorch's state.
-What it changes is compared with what a step in float64 makes of the same state: a cell is the largest distance of a
-tensor by that of eager mode (the farthest of four orders of the batch's rows; the rounding of the tensor itself is
-added). At most 2 is asked. After a step, the optimiser's moments hold its gradients. `bf16` rounds what products read
-to bfloat16, beside `torch.autocast`.
+What it changes is compared with what a step in float64 makes of the same state: a cell is the distance of all tensors
+together by that of eager mode (the farthest of four orders of the batch's rows; the rounding of the tensors themselves
+is added), and `of one` the largest such number of a tensor. At most 2 is asked. After a step, the optimiser's moments
+hold its gradients. `bf16` rounds what products read to bfloat16, beside `torch.autocast`.
+
+Of one tensor, chance decides where a function has a kink, or a gradient is 0. Of millions of values some lie so near to
+0 that their sign is not known in float32: whether a ReLU passes their gradient is another question in every order of
+summation, eager mode's included, and each answer changes the gradients of a layer by a jump. Adam divides by the size
+of a gradient: where that is 0, as of the bias of an attention's keys, it makes large steps of what rounding left.
 
 **Running freely**: losses of a run from the same first state, without meeting again: the largest distance from the
 losses of a run in float64, relative to the first loss. At most twice eager mode's, with one thread and with two, is
 asked."""
-HEADINGS = ("model", "optimiser", "type", "step", "loss", "parameters", "moments", "statistics")
+HEADINGS = (
+    "model", "optimiser", "type", "step", "loss", "parameters", "of one", "moments", "of one", "statistics", "of one"
+)  # fmt: skip
 FREE = ("model", "optimiser", "steps", "luminal", "eager, 1 thread", "eager, 2 threads", "luminal / eager")
-PARAMETERS, MOMENTS, STATISTICS = "parameters", "moments", "statistics"
+GROUPS = PARAMETERS, MOMENTS, STATISTICS = "parameters", "moments", "statistics"
+MOST = ", of one"
 AT = (0, 1, 10, 100)
 TYPES = ("float32", "bf16")
 FREELY = "free"
@@ -164,16 +172,18 @@ def begun(case: Case, small: bool = False) -> Run:
 
 
 def stepwise(name: str, kind: str, at: Sequence[int], small: bool = False) -> dict[str, dict[str, float]]:
-    """For each step of ``at`` the largest ratio of the loss, of parameters, moments and statistics."""
+    """For each step of ``at`` the ratio of the loss, and those of all parameters, moments and statistics together, with
+    the largest of one tensor under the name of the group with ``MOST``."""
     run = begun(CASES[name], small)
     run.autocast = kind == "bf16"
     parameters = {name for name, _ in run.module.named_parameters()}
     buffers = {name for name, _ in run.module.named_buffers()}
-    found: dict[str, dict[str, float]] = {str(number): {} for number in at}
+    groups: dict[tuple[int, str], list[Difference]] = {}
     for difference in differences(run, run.compiled(), at):
-        group = _group(difference, parameters, buffers)
-        most = found[str(difference.step)]
-        most[group] = max(most.get(group, 0.0), difference.ratio)
+        groups.setdefault((difference.step, _group(difference, parameters, buffers)), []).append(difference)
+    found: dict[str, dict[str, float]] = {str(number): {} for number in at}
+    for (step, group), several in groups.items():
+        found[str(step)] |= {group: together(several), group + MOST: max(x.ratio for x in several)}
     return found
 
 
@@ -220,8 +230,8 @@ def rows(found: Results) -> list[tuple[str, ...]]:
     for name, case in CASES.items():
         for kind in TYPES:
             for step, most in (found.get(f"{name}/{kind}") or {}).items():
-                values = [_ratio(most.get(group)) for group in (LOSS, PARAMETERS, MOMENTS, STATISTICS)]
-                lines.append((case.title, _optimiser(case), kind, step, *values))
+                values = (most.get(group + part) for group in GROUPS for part in ("", MOST))
+                lines.append((case.title, _optimiser(case), kind, step, _ratio(most.get(LOSS)), *map(_ratio, values)))
     return lines
 
 

@@ -386,6 +386,7 @@ def _computed_steps(
     """Adds the innermost loop in steps of ``contract.depth`` terms of B that are computed in bytes. Those that share
     bytes follow each other."""
     loop, depth = contract.loops[-1], contract.depth
+    assert isinstance(loop.axis.hi, int)  # blocks have a fixed length
     steps = loop.axis.hi // depth + 1
     per = computed.sharing(loop.axis, unit, steps)
     count = steps // per

@@ -73,6 +73,8 @@ class Row:
         name: str,
         function: patterns.Function,
     ) -> str:
+        assert isinstance(lane.hi, int)
+        lanes = lane.hi + 1
         pointers = {s.name: Pointer(s.name, s.name, s.dtype, False) for s in self.sources}
         indices = Indices(frame)
         threads = Threads(frame, indices, ln.LoopNest((), (), ()))
@@ -80,11 +82,11 @@ class Row:
         vectors: list[str] = []
         frame.scopes[0].variables[lane] = Value("0")
         for by in places:
-            with frame.vector(Group(lane, lane.hi + 1, only=True)):
+            with frame.vector(Group(lane, lanes, only=True)):
                 vector = expressions.vector(substitute_scalar(self.value, by, {}))
                 vectors.append(vector if self.value.dtype.compute == dtype else f"bitcast<{ctype(dtype)}>({vector})")
         name = frame.names.fresh(name)
-        frame.line(f"const vec<{ctype(dtype)}, {lane.hi + 1}> {name}[] = {{{', '.join(vectors)}}};")
+        frame.line(f"const vec<{ctype(dtype)}, {lanes}> {name}[] = {{{', '.join(vectors)}}};")
         return name
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from string import ascii_lowercase
 from typing import TypeAlias
 
 from luminal.codegen.dialect import round_to
 from luminal.codegen.expressions import Expressions
-from luminal.codegen.frame import Group, Value
+from luminal.codegen.frame import Frame, Group, Value
 from luminal.codegen.loops import Loops
 from luminal.codegen.threads import Threads
 from luminal.core import ops
@@ -26,8 +26,9 @@ class Accumulation:
     run before each value.
 
     With several accumulators, the innermost loop runs as many steps at a time, each with its own; one lambda computes
-    the values of all steps. Lanes beyond the end of a vector loop contribute the identity. Threads that divide an
-    innermost loop each reduce their part, and combine their results.
+    the values of all steps. In parts, they are declared for each part, and one variable has the total. Lanes beyond the
+    end of a vector loop contribute the identity. Threads that divide an innermost loop each reduce their part, and
+    combine their results.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Accumulation:
         self.depth = self.frame.depth
         self.position = len(self.frame.scopes[-1].lines)
         self.names: list[str] = []
+        self.total = ""
         self.varying = False
 
     def render(self) -> Value:
@@ -62,6 +64,7 @@ class Accumulation:
         name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
         letters = ascii_lowercase[:count]
         self.names = [self.frame.names.like(name + letter) for letter in letters] if count > 1 else [name]
+        self.total = name if count > 1 and self.reduction.part else self.names[0]
         self._outer(self.reduction.loops[:-1])
         self._declare()
         return self._result()
@@ -83,16 +86,16 @@ class Accumulation:
         if len(self.names) > 1:
             start = self.loops.full(self.inner.extent, self.step * len(self.names))
             lambda_name = self._lambda()
-            with self.loops.counted(self.inner, "0", start, self.step * len(self.names), frozenset()) as axis:
-                for number, name in enumerate(self.names):
-                    at = f"{axis} + {number * self.step}" if number else axis
-                    self.frame.line(f"{name} = {self.fold.combine}({name}, {lambda_name}({at}));")
+            if self.reduction.part:
+                self._in_parts(start, lambda_name)
+            else:
+                self._steps("0", start, lambda_name)
             if start == self.indices.text(self.inner.extent):
                 return
             full = self.loops.full(self.inner.extent, self.step)
             if full != start:
                 with self.loops.counted(self.inner, start, full, self.step, frozenset()) as axis:
-                    self.frame.line(f"{self.names[0]} = {self.fold.combine}({self.names[0]}, {lambda_name}({axis}));")
+                    self.frame.line(f"{self.total} = {self.fold.combine}({self.total}, {lambda_name}({axis}));")
             if self.step > 1:
                 with self.loops.partial(self.inner, full, self.writes) as group:
                     if group is not None:
@@ -104,6 +107,20 @@ class Accumulation:
             return
         with self._counted(self.inner):
             self._accumulate(None)
+
+    def _steps(self, start: str, end: str, value: str) -> None:
+        """Adds the loop in which each accumulator takes every so-and-so-many-th value of the function ``value``."""
+        with self.loops.counted(self.inner, start, end, self.step * len(self.names), frozenset()) as axis:
+            for number, name in enumerate(self.names):
+                at = f"{axis} + {number * self.step}" if number else axis
+                self.frame.line(f"{name} = {self.fold.combine}({name}, {value}({at}));")
+
+    def _in_parts(self, end: str, value: str) -> None:
+        """Adds ``_steps`` part by part, each of which joins the total."""
+        with in_parts(self.frame, self.inner, end, self.reduction.part * self.step) as (first, last):
+            self.frame.line(self._declaration(self.names))
+            self._steps(first, last, value)
+            self.frame.line(f"{self.total} = {self.fold.combine}({self.total}, {self._joined()});")
 
     def _lambda(self) -> str:
         """A function of the axis that gives the value of a full group of lanes."""
@@ -125,7 +142,7 @@ class Accumulation:
             if group is not None and group.count:
                 identity = self.expressions.broadcast(self._identity())
                 value = f"select({self.indices.active()}, {value}, {identity})"
-            self.frame.line(f"{self.names[0]} = {self.fold.combine}({self.names[0]}, {value});")
+            self.frame.line(f"{self.total} = {self.fold.combine}({self.total}, {value});")
 
     def _value(self) -> str:
         self.body(self.reduction.before)
@@ -147,26 +164,46 @@ class Accumulation:
         return self.frame.dialect.identity(self.reduction.op, self.reduction.dtype)
 
     def _declare(self) -> None:
+        names = [self.total] if self.total not in self.names else self.names
+        self.frame.scopes[self.depth].lines.insert(self.position, self._declaration(names))
+
+    def _declaration(self, names: Sequence[str]) -> str:
         element, lanes = self._type()
         identity = self._identity()
         start = f"broadcast<{lanes}>({identity})" if lanes > 1 else identity
         type_ = f"vec<{element}, {lanes}>" if lanes > 1 else element
-        declared = ", ".join(f"{name} = {start}" for name in self.names)
-        self.frame.scopes[self.depth].lines.insert(self.position, f"{type_} {declared};")
+        return f"{type_} {', '.join(f'{name} = {start}' for name in names)};"
 
-    def _result(self) -> Value:
+    def _joined(self) -> str:
+        """What all accumulators have together."""
         texts = list(self.names)
         while len(texts) > 1:
             texts = [f"{self.fold.combine}({a}, {b})" for a, b in zip(texts[::2], texts[1::2], strict=True)]
-        text = f"{self.fold.lanes}({texts[0]})" if self.step > 1 else texts[0]
+        return texts[0]
+
+    def _result(self) -> Value:
+        joined = self._joined() if self.total in self.names else self.total
+        text = f"{self.fold.lanes}({joined})" if self.step > 1 else joined
         if any(loop.kind == "thread" for loop in self.reduction.loops):
             text = self.threads.combined(self.fold, text, self.reduction.dtype)
         text = round_to(text, self.reduction.dtype) if self.fold.combine == "add" else text
-        if text == self.names[0]:
+        if text == self.total:
             return Value(text, self.varying)
         name = self.frame.names.fresh("v" if self.varying else "s")
         self.frame.line(f"const {self.expressions.type(self.reduction.dtype, self.varying)} {name} = {text};")
         return Value(name, self.varying)
+
+
+@contextmanager
+def in_parts(frame: Frame, loop: Loop, end: str, size: int) -> Iterator[tuple[str, str]]:
+    """Opens a loop over parts of so many iterations of ``loop`` up to ``end``; gives the names of a part's first
+    iteration and of that after its last."""
+    integer = frame.integer
+    first = frame.names.like(f"{loop.axis.name}_first")
+    with frame.open(f"for ({integer} {first} = 0; {first} < {end}; {first} += {size}) {{", certain=False):
+        last = frame.names.like(f"{loop.axis.name}_last")
+        frame.line(f"const {integer} {last} = minimum({first} + {size}, {end});")
+        yield first, last
 
 
 class SideBySide:
@@ -180,23 +217,42 @@ class SideBySide:
         self.reductions = reductions
         self.fold = self.frame.dialect.reductions[reductions.op]
         prefix = "sum" if self.fold.combine == "add" else "most"
-        self.sums = {name: self.frame.names.fresh(prefix) for name in reductions.names}
+        self.totals = {name: self.frame.names.fresh(prefix) for name in reductions.names}
+        self.sums = dict(self.totals)  # what terms join
 
     def render(self) -> dict[str, Value]:
         """The results by name, in the innermost open scope."""
-        dtype, group = self.reductions.dtype, self.frame.group
-        element, varying = self.frame.dialect.type(dtype.compute), group is not None
-        identity = self.frame.dialect.identity(self.reductions.op, dtype)
-        start = self.expressions.broadcast(identity) if varying else identity
-        type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
-        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
+        dtype = self.reductions.dtype
+        self._declare()
         self._over(self.reductions.loops)
         if self.fold.combine == "add" and dtype.compute != dtype:
-            for name in self.sums.values():
+            for name in self.totals.values():
                 self.frame.line(f"{name} = {round_to(name, dtype)};")
-        return {name: Value(text, varying) for name, text in self.sums.items()}
+        return {name: Value(text, self.frame.group is not None) for name, text in self.totals.items()}
+
+    def _declare(self) -> None:
+        dtype, group = self.reductions.dtype, self.frame.group
+        element = self.frame.dialect.type(dtype.compute)
+        identity = self.frame.dialect.identity(self.reductions.op, dtype)
+        start = self.expressions.broadcast(identity) if group is not None else identity
+        type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
+        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
+
+    def _in_parts(self, loop: Loop) -> None:
+        """Adds the innermost loop part by part, each with sums of its own that join the totals."""
+        end = self.indices.text(loop.extent)
+        with in_parts(self.frame, loop, end, self.reductions.part) as (first, last):
+            self.sums = {name: self.frame.names.fresh(total) for name, total in self.totals.items()}
+            self._declare()
+            with self.loops.counted(loop, first, last, 1, frozenset()):
+                self._over(())
+            for name, total in self.totals.items():
+                self.frame.line(f"{total} = {self.fold.combine}({total}, {self.sums[name]});")
 
     def _over(self, loops: tuple[Loop, ...]) -> None:
+        if len(loops) == 1 and self.reductions.part:
+            self._in_parts(loops[0])
+            return
         if loops:
             with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
                 self._over(loops[1:])

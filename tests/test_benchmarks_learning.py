@@ -17,9 +17,9 @@ def test_a_step_and_a_run_are_compared_and_written() -> None:
     found.put("mlp/free", asdict(learning.free("mlp", 3, small=True)))
     (first, second), (run,) = learning.rows(found), learning.free_rows(found)
     assert first[:4] == ("MLP 784-1024-1024-10, batch 256", "SGD", "float32", "0") and second[3] == "1"
-    assert all(0 <= float(cell) <= 2 for row in (first, second) for cell in row[4:7]) and first[7] == ""
+    assert all(0 <= float(cell) <= 2 for row in (first, second) for cell in row[4:9]) and first[9:] == ("", "")
     assert run[2] == "3" and float(run[3]) > 0
-    assert " and ".join(first[4:7]) in " and ".join(learning.page(found).split(" | "))
+    assert " and ".join(first[4:9]) in " and ".join(learning.page(found).split(" | "))
 
 
 @pytest.mark.parametrize("name", learning.CASES)

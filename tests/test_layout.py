@@ -394,7 +394,7 @@ NUMBERS = {
     "accuracy": {
         "choose/contraction.py: TERMS_PER_BLOCK", "numeric/digits.py: GUARD", "numeric/winograd.py: LARGEST",
         "numeric/long_reductions.py: ACCURATE_TERMS", "numeric/quantise.py: LEAST_ELEMENTS", "patterns.py: SMALLEST",
-        "numeric/activations.py: BLOCK",
+        "numeric/activations.py: BLOCK", "choose/scheduler.py: STEPS_OF_PART",
         "law.py: _CANCELLING", "law.py: _SHARE", "terms.py: _ROUNDING", "triangular.py: _ROUNDINGS",
     },
     "what types hold": {
@@ -406,7 +406,7 @@ NUMBERS = {
     "limit of a form": {
         "numeric/winograd.py: TAPS", "nest/carried.py: FACTORS", "transform/transpose.py: INTERLEAVED",
         "stage.py: WORTH", "choice.py: NEAR", "by_size.py: SAVED", "by_size.py: ROOM", "numeric/looked_up.py: FEWER",
-        "fusion/order.py: LAG",
+        "fusion/order.py: LAG", "transform/accumulate.py: SELDOM",
     },
     "effort of this compiler, and of the compilers behind it": {
         "build.py: _SHARING", "choose/neighbours.py: TRIED", "contraction.py: ENUMERATED", "render.py: _FRAMES",

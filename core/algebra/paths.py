@@ -257,6 +257,8 @@ class Search:
             else:
                 shares = len(operands) == 2 and all(_has_own(o, other, kept) for o, other in (operands, operands[::-1]))
                 cost += self.price.sum(size(domain), size(kept), sizes, self.itemsize, shares)
+                if any(o.divides for o in operands):  # which no multiply-add does
+                    cost += self.price.operation * size(domain)
         return Path(factors, tuple(kept), cost, constant, left=x, right=y, domain=tuple(domain), way=way)
 
 

@@ -42,6 +42,8 @@ from luminal.core.types import f32
 
 C = TypeVar("C")
 
+STEPS_OF_PART = 1024  # steps of a float sum after which its accumulators begin anew: for accuracy
+
 
 class Scheduler:
     """Builds a schedule step by step; each step sees the nest as the steps before left it."""
@@ -169,7 +171,7 @@ class Scheduler:
     def finish(self) -> Scheduled:
         if any(isinstance(s, ln.Let) for s in statements(self.nest.body)):
             self.do(HoistLookups())
-        accumulate = Accumulate(self.target.costs.arithmetic.partial_sums)
+        accumulate = Accumulate(self.target.costs.arithmetic.partial_sums, STEPS_OF_PART)
         if self.target.grid is None and accumulate.divides(self.nest):
             self.do(accumulate)
         return Scheduled(

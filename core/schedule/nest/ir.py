@@ -245,8 +245,8 @@ class Reduction:
 
     ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
     result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Several
-    ``accumulators``, a power of two, take the steps of the innermost loop in turn. Partial results combine in one fixed
-    order.
+    ``accumulators``, a power of two, take the steps of the innermost loop in turn; after those of a ``part``, or of the
+    loop, what they have joins a total, and they begin anew. Partial results combine in one fixed order.
     """
 
     name: str
@@ -256,8 +256,9 @@ class Reduction:
     before: tuple[Statement, ...]
     value: Scalar
     accumulators: int = 1
+    part: int = 0
     fields: ClassVar[Fields] = Fields(
-        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators")
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype", "accumulators", "part")
     )
 
 
@@ -267,7 +268,7 @@ class Reductions:
     loads.
 
     In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
-    may have several terms in an iteration, or none; over no loops there is one iteration.
+    may have several terms in an iteration, or none; over no loops there is one iteration. ``part``: as of Reduction.
     """
 
     names: tuple[str, ...]
@@ -275,7 +276,8 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
-    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype"))
+    part: int = 0
+    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype", "part"))
 
 
 @dataclass(frozen=True)
@@ -465,9 +467,8 @@ class Contract:
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
     ``b_offset`` the first column's element of that array.
 
-    With ``scales``, the sum of a block joins the others, in ``dtype``, times these. ``outer`` counts the blocks, or the
-    operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps. There a ``prologue`` may
-    compute the bytes of B, from arrays in the groups of the unit, or in such of which several share bytes.
+    With ``scales``, the sum of a block joins the others, in ``dtype``, times these. ``outer`` counts blocks; or a unit
+    of vectors sums signed bytes over the last loop, in whole steps: a ``prologue`` may compute B's, in its groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.

@@ -37,6 +37,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{statement.name} = {statement.value}"
         case ln.Reduction():
             several = f" in {statement.accumulators} accumulators" if statement.accumulators > 1 else ""
+            several += f" of {statement.part} steps" if statement.part else ""
             loops = ", ".join(map(_header, statement.loops))
             yield f"{indent}{statement.name} = {statement.op} {loops}{several}:"
             yield from _body(statement.before, indent + "  ")

@@ -79,7 +79,7 @@ void contraction0(const float* __restrict x0, const float* __restrict x1, const 
 //     Merge(outer='a0', inner='a1')
 //     Vectorise(axis='a2', lanes=8)
 //     Parallelise(count=1)
-//     Accumulate(count=4)
+//     Accumulate(count=4, part=1024)
 #include "luminal/lanes.hpp"
 #include "luminal/math.hpp"
 
