@@ -465,10 +465,9 @@ class Contract:
     Where the tile is divided among threads, ``steps`` steps of the innermost loop are written out one after the other.
 
     With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
-    ``b_offset`` the first column's element of that array.
-
-    With ``scales``, the sum of a block joins the others, in ``dtype``, times these. ``outer`` counts blocks; or a unit
-    of vectors sums signed bytes over the last loop, in whole steps: a ``prologue`` may compute B's, in its groups.
+    ``b_offset`` the first column's element of that array. With ``scales``, the sum of a block joins the others, in
+    ``dtype``, times these. ``outer`` counts blocks; or a unit of vectors sums signed bytes over the last loop, in whole
+    steps: the ``prologue`` may compute B's, in its groups.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
