@@ -44,8 +44,9 @@ class JoinReductions:
 
     def _blocks(self, first: ln.Statement) -> int:
         """How many loops of a sum and those that it goes with count blocks."""
-        plain = isinstance(first, ln.Reduction) and not first.before and first.accumulators == 1
-        if not plain or first.op is not ops.SUM_REDUCE or not first.dtype.is_float:
+        if not isinstance(first, ln.Reduction) or first.before or first.accumulators != 1:
+            return 0
+        if first.op is not ops.SUM_REDUCE or not first.dtype.is_float:
             return 0
         return min(self.blocks, len(first.loops) - 1) if all(x.kind == "serial" for x in first.loops) else 0
 
