@@ -271,6 +271,7 @@ class _System:
         if linear is None or not isinstance(linear[0], int) or not 1 < abs(linear[0]) < extent:
             return None
         slope, rest = linear
+        assert isinstance(slope, int)
         step = abs(slope)
         count = Var(f"{v.name}_steps", 0, (extent - 1) // step)
         self.equations.remove(e)

@@ -117,7 +117,8 @@ def _halves(i: Instruction) -> Step:
     zero = {"RZ", "-RZ"}
     if i.name != "HFMA2" or not {a, b} <= zero or len(added) != 2 or any(is_register(one) for one in added):
         return _ones(i)
-    return _gives([into(to)], halves(*added, bfloat16="BF16_V2" in i.modifiers or "BF16" in i.modifiers))
+    upper, lower = added
+    return _gives([into(to)], halves(upper, lower, "BF16_V2" in i.modifiers or "BF16" in i.modifiers))
 
 
 def _results(i: Instruction) -> int:
