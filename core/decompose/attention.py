@@ -56,7 +56,7 @@ def scaled_dot_product_attention(
     # cannot have it, whose least number would become -inf.
     power, unit = (exp2, LOG2_E) if mask is None or mask.dtype.is_bool else (exp, 1.0)
     factor = scale / softcap if softcap > 0 else scale * unit
-    if _is_computed(q):  # there are fewer queries than scores, and what computes them scales them as it stores them
+    if _takes_factor(q):  # there are fewer queries than scores, and what computes them scales them as it stores them
         scores = matmul(q * factor, transpose(k, -2, -1))
     else:
         scores = matmul(q, transpose(k, -2, -1)) * factor
@@ -134,10 +134,13 @@ def _scale(q: Node, scale: float | None) -> float:
     return 1 / math.sqrt(depth)
 
 
-def _is_computed(node: Node) -> bool:
-    """Whether ``node`` is more than a view or a conversion of what lies in memory already."""
+def _takes_factor(node: Node) -> bool:
+    """Whether a factor costs nothing where ``node`` is computed: it is more than a view or a conversion of what lies in
+    memory already, and is not rounded to fewer bits, which are stored, and multiplied by matrix units, as they are."""
     while node.op in (ops.VIEW, ops.CAST):
         (node,) = node.inputs
+        if node.dtype.compute != node.dtype:
+            return False
     return node.op.kind is not ops.Kind.SOURCE
 
 
