@@ -268,10 +268,9 @@ class _System:
             return None
         # v + slope*u + rest == 0
         linear = sym.coefficient(split[1] * split[0], beside[0])
-        if linear is None or not isinstance(linear[0], int) or not 1 < abs(linear[0]) < extent:
+        slope, rest = linear or (0, 0)
+        if not isinstance(slope, int) or not 1 < abs(slope) < extent:
             return None
-        slope, rest = linear
-        assert isinstance(slope, int)
         step = abs(slope)
         count = Var(f"{v.name}_steps", 0, (extent - 1) // step)
         self.equations.remove(e)

@@ -44,11 +44,11 @@ class JoinReductions:
 
     def _blocks(self, first: ln.Statement) -> int:
         """How many loops of a sum and those that it goes with count blocks."""
-        if not isinstance(first, ln.Reduction) or first.before or first.accumulators != 1:
+        if not isinstance(first, ln.Reduction) or first.before or first.accumulators > 1:
             return 0
-        if first.op is not ops.SUM_REDUCE or not first.dtype.is_float:
-            return 0
-        return min(self.blocks, len(first.loops) - 1) if all(x.kind == "serial" for x in first.loops) else 0
+        sums = first.op is ops.SUM_REDUCE and first.dtype.is_float
+        serial = all(loop.kind == "serial" for loop in first.loops)
+        return max(0, min(self.blocks, len(first.loops) - 1)) if sums and serial else 0
 
 
 def groups(body: Body) -> list[list[ln.Statement]]:
