@@ -18,6 +18,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.ir import Graph, Node
+from luminal.core.origins import Approximation
 from luminal.core.pipeline import compile_graph
 from luminal.core.rules import constant
 from luminal.core.schedule.nest import ir as ln
@@ -243,7 +244,12 @@ def stored(kinds: tuple[Stored, ...], rows: Int, dims: tuple[sym.Var, ...] = ())
     whole = ir.input_("whole", (rows, A.depth), types.i8)
     scale = ir.input_("scale", (rows, A.depth // A.left), types.f32)
     outputs = tuple((case.kind.name, case.node(whole, scale)) for case in kinds)
-    return Graph("stored", (whole, scale), outputs, dims)
+    return Graph("stored", (whole, scale), outputs, dims, approximations=(Approximation("activations", "q8", ()),))
+
+
+def test_what_moves_blocks_stays_in_the_sum_where_no_rounding_was_asked_for() -> None:
+    made = replace(stored((Stored(blocks.Q4_1),), 2), approximations=())
+    assert [tile.scales for tile in contracts(compile_graph(made, targets.AVX512_VNNI))] == [None]
 
 
 @pytest.mark.parametrize("target", [targets.AVX512_VNNI, targets.AVX2], ids=lambda t: t.name)

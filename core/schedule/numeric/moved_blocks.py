@@ -4,7 +4,8 @@ each block: the sum of the integers' products is computed apart from what the nu
 In ``sum over b of s[m,b] (sum over k in block b of a[m,k] (t[b,n] w[k,n] + l[b,n]))``, the products of ``w`` become
 sums of blocks that a unit for bytes computes (``contraction/blocks.py``); those of ``l`` are a product with one term
 for a block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, whose sums of ``a`` are exact. An error
-is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``.
+is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``: so it is
+done where the user lets activations be rounded (``activations``), which changes more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from luminal.core.types import f32, i32
 
 def apart(whole: Contracted, target: Target) -> Contracted:
     """The graph with such products computed in two sums, where ``target`` sums blocks of integers."""
+    if not any(noted.option == "activations" for noted in whole.graph.approximations):
+        return whole
     contractions, origins = whole.contractions, dict(whole.graph.origins)
     carried: dict[Node, Contraction] = {}
 
