@@ -64,7 +64,7 @@ def test_an_adjoint_adds_up_what_reads_an_element_without_a_scatter(name: str) -
 
 
 def test_windows_are_summed_over_their_taps_alone() -> None:
-    """Of windows of 3, two apart, 2 taps at most reach an element, whatever the length is, also where it is a symbol."""
+    """Of windows of 3, two apart, at most 2 taps reach an element, whatever the length is, even a symbol."""
     n = sym.var("n", 8, 100)
     x = ir.input_("x", (n,), types.f64)
     (adjoint,) = gradients(windows(x, 0, 3, 2), [x], None)
