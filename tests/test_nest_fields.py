@@ -33,13 +33,13 @@ DESCRIBED = (*STATEMENTS, ir.Prologue, ir.Scales)
 
 # The types of the fields of each role; fields of any other type are "other".
 ROLES = {
-    "scalars": {"Scalar"},
+    "scalars": {"Scalar", "Scalar | None"},
     "terms": {"tuple[tuple[str, Scalar], ...]"},
     "indices": {"Int", "Int | None", "Indices"},
     "conditions": {"tuple[Int, ...]"},
     "nested": {"tuple[Loop, ...]", "Prologue | None", "Scales | None"},
     "body": {"tuple[Statement, ...]"},
-    "binds": {"Var"},
+    "binds": {"Var", "Var | None"},
     "reads": {"str"},
     "writes": {"str"},
 }
@@ -82,6 +82,8 @@ SCALES = ir.Scales(Var("e2", 0, 3), VALUE, Var("e1", 0, 3), VALUE)
 SCALED: Any = replace(_sample(ir.Contract), prologue=None, a_ahead=None, unit=DOT_INT8, scales=SCALES)
 SAMPLED = [pytest.param(_sample(kind), id=kind.__name__) for kind in STATEMENTS]
 SAMPLED.append(pytest.param(SCALED, id="Contract, scaled"))
+OF_COLUMNS = replace(SCALES, row=None, left=None)
+SAMPLED.append(pytest.param(replace(SCALED, unit=None, outer=1, scales=OF_COLUMNS), id="Contract, scaled in columns"))
 
 
 @pytest.mark.parametrize("kind", DESCRIBED)
