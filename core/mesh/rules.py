@@ -40,7 +40,7 @@ class Mode:
 
 def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]) -> dict[Node, tuple[Placement, ...]]:
     """For each node, how its value may lie: whole; split along an axis; and what follows of how others may lie.
-    ``given`` are those that are settled."""
+    ``given`` are those that are settled: of tables alone that are, each rank looks up what it has of a split axis."""
     found: dict[Node, dict[Placement, None]] = {node: {} for node in order}
     waiting: list[Node] = []
     readers: dict[Node, list[Node]] = {node: [] for node in order}
@@ -61,16 +61,20 @@ def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]
         add(node, [given.get(node, WHOLE)])
         if node.op.kind not in (Kind.VIEW, Kind.STRUCTURED) and node.op is not ops.IOTA:
             add(node, where.splits(node.shape, size))
+    def follow(reader: Node, placements: Iterable[Placement]) -> None:
+        in_parts = reader.op is ops.GATHER and reader.inputs[0] not in given
+        add(reader, (p for p in placements if not (in_parts and isinstance(p, Partial))))
+
     for node in order:
         for reader in readers[node]:
-            add(reader, _partials(reader, node, where.splits(node.shape, size)))
+            follow(reader, _partials(reader, node, where.splits(node.shape, size)))
     while waiting:
         node = waiting.pop(0)
         placements = list(found[node])
         for reader in readers[node]:
             for number, operand in enumerate(reader.inputs):
                 if operand is node:
-                    add(reader, (p for x in placements for p in forward(reader, number, x, size)))
+                    follow(reader, (p for x in placements for p in forward(reader, number, x, size)))
         for number, operand in enumerate(node.inputs):
             add(operand, (p for x in placements for p in backward(node, number, x, size)))
     return {node: tuple(placements) for node, placements in found.items()}
