@@ -152,8 +152,9 @@ def _along_columns(found: Contraction, innermost: int, target: Target) -> Contra
 
 
 def _of_many_rows(found: Contraction, target: Target) -> Contraction:
-    """``found``, on a CPU with its axes in the order that the estimate says is best where its rows are few taps."""
-    ways = over_taps(found) if target.grid is None else []
+    """``found``, on a CPU with its axes in the order that the estimate says is best where its rows are few taps. Those
+    of constant filters are the positions of a small image."""
+    ways = over_taps(found) if target.grid is None and not is_constant(found.b.source) else []
     return min(ways, key=lambda way: least_cycles(target, way), default=found)
 
 
