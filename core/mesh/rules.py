@@ -61,6 +61,7 @@ def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]
         add(node, [given.get(node, WHOLE)])
         if node.op.kind not in (Kind.VIEW, Kind.STRUCTURED) and node.op is not ops.IOTA:
             add(node, where.splits(node.shape, size))
+
     def follow(reader: Node, placements: Iterable[Placement]) -> None:
         in_parts = reader.op is ops.GATHER and reader.inputs[0] not in given
         add(reader, (p for p in placements if not (in_parts and isinstance(p, Partial))))
