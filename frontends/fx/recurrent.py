@@ -91,9 +91,12 @@ def any_length() -> Iterator[None]:
 
     with ExitStack() as stack:
         for layer in (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu):
+            forget = layer.input._dispatch_cache.clear  # PyTorch keeps which kernel it chose, also after the patch
+            stack.callback(forget)
             kernels = layer.input.py_kernels
             stack.enter_context(patch.dict(kernels, {torch._C.DispatchKey.CompositeImplicitAutograd: shapes}))
             stack.enter_context(patch.dict(decomposition_table, {layer.input: shapes}))  # where a program is decomposed
+            forget()
         yield
 
 
