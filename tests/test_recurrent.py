@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 
 import luminal
 from luminal.core import interp, ops, traverse
@@ -208,3 +209,14 @@ def test_the_steps_stay_any_number_where_a_program_is_decomposed() -> None:
     found, calls = interp.run(graph, {"x": x.numpy(), "mask": mask.numpy()}).outputs
     np.testing.assert_allclose(found, model(x, mask).detach(), atol=1e-6)
     assert calls == 1
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "rnn of relu"])
+def test_pytorch_runs_a_layer_as_before_once_it_was_exported(name: str) -> None:
+    """Where its own dispatcher in Python chooses the kernel, as torch.compile has it do."""
+    module = MODULES[name].eval()
+    x = torch.randn(TIME, BATCH, FEATURES)
+    fx.load(module, (x,))
+    with enable_python_dispatcher():
+        found = module(x)[0]
+    torch.testing.assert_close(found, module(x)[0])
