@@ -72,11 +72,10 @@ def time_torch(folder: Path, shape: llama.Shape, kind: str, threads: int, runs: 
     import transformers
 
     torch.set_num_threads(threads)
-    torch._inductor.config.freezing = True
     model = module(shape, kind)
     forward = torch.compile(model, dynamic=False) if compiled else model
     found: Times = {}
-    with torch.no_grad():
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
 
         def timed(what: str, slots: int, place: int, count: int) -> None:
             cache = transformers.StaticCache(config=model.config, max_cache_len=CONTEXT)

@@ -75,9 +75,10 @@ def _infer(request: openvino.InferRequest, arrays: list[np.ndarray]) -> list[ope
 
 def open_inductor(model: zoo.Model, path: Path, setting: Setting) -> Run:
     """torch.compile with its weights frozen, which lets it pack them."""
-    torch._inductor.config.freezing = True
     converted = _converted(model, setting)
     compiled = torch.compile(converted.module, dynamic=False)
+    with torch._inductor.config.patch(freezing=True):
+        _no_grad(compiled, converted)
     return lambda: _no_grad(compiled, converted)
 
 

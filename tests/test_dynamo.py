@@ -61,6 +61,16 @@ def test_options_are_those_of_compile() -> None:
     assert 1e-3 < apart < 0.5
 
 
+def test_weights_that_another_backend_has_frozen_are_weights() -> None:
+    """Then they are no inputs of the graph. A buffer comes between them and the input."""
+    model, x = nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256)).eval(), floats(2, 256)
+    coarse = torch.compile(model, backend="luminal", options={"weights": "int4"})
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        assert 1e-3 < (coarse(x) - model(x)).abs().max() / model(x).abs().max() < 0.5
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(coarse(x), model(x))
+
+
 @pytest.mark.parametrize("how", [{"options": {"target": "avx2"}}, {"mode": "max-autotune"}], ids=str)
 def test_what_is_no_option_is_refused(how: dict[str, Any]) -> None:
     compiled = torch.compile(nn.Linear(4, 3).eval(), backend="luminal", **how)

@@ -88,15 +88,20 @@ def luminal(
         )
     seed, threads = random.parse(options.get("seed", 0)), arguments.threads(options.get("threads", 0))
     api.options(**{key: value for key, value in options.items() if key != "seed"} | {"threads": threads})
-    trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    weights = [] if trained else [k for k, x in enumerate(inputs) if isinstance(x, torch.nn.Parameter)]
+    # Parameters and buffers are inputs or, where Dynamo freezes them for another backend, the graph's own: those come
+    # before the inputs once the graph is functional.
+    every = {"remove_duplicate": False}
+    own = [x for _, x in (*graph.named_parameters(**every), *graph.named_buffers(**every))]
+    values = [*own, *inputs]
+    trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    weights = [] if trained else [k for k, x in enumerate(values) if isinstance(x, torch.nn.Parameter)]
     identity = graph.meta.get("dynamo_compile_id")
     frame = 0 if identity is None else (identity.frame_id or 0) << 32 | (identity.frame_compile_id or 0) << 24
     compilation = _Compilation(options, seed + frame, _is_whole())
 
     def compiler(functional: torch.fx.GraphModule, arguments: Inputs, name: str = "") -> Callable[..., Any]:
         # Arguments that share memory have become one; then it is not known which are weights.
-        fixed = weights if len(arguments) == len(inputs) else []
+        fixed = weights if len(arguments) == len(values) else []
         part = _Part(functional, fixed, compilation, name, strided=name != BACKWARD)
 
         def run(*arguments: Any) -> Any:
