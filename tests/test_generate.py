@@ -228,6 +228,17 @@ def test_an_answer_follows_a_json_schema(constrained: Generator) -> None:
     assert len(texts) > 1
 
 
+def test_blanks_of_json_end(constrained: Generator) -> None:
+    """Though the model wants nothing else."""
+    bias = dict.fromkeys((k for k in range(TABLE.shape[1]) if not TOKENIZER.decode([k]).strip(" \n\t")), 50.0)
+    schema = {
+        "type": "object", "required": ["a"], "additionalProperties": False, "properties": {"a": {"type": "boolean"}},
+    }  # fmt: skip
+    text = str(constrained.generate("x", json_schema=schema, bias=bias, max_tokens=300))
+    assert isinstance(json.loads(text)["a"], bool)
+    assert re.search(r"\s", text) and not re.search(r"\s{34}", text)
+
+
 def test_an_answer_follows_a_regular_expression_and_a_grammar(constrained: Generator) -> None:
     assert re.fullmatch(r"[ab]{3,5}-\d\d", str(constrained.generate("x", regex=r"[ab]{3,5}-\d\d")))
     pieces = constrained.generate("x", grammar='start: "yes" | "no"', stream=True)

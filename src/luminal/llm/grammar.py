@@ -15,6 +15,9 @@ from luminal.llm.tokens import Tokenizer
 
 Array = np.ndarray[Any, Any]
 KINDS = ("json_schema", "regex", "lark")
+# Between the tokens of JSON: a space, or a new line and its indentation. A model may prefer blanks to what comes next;
+# an answer of nothing else would never end. A schema's "x-guidance" may say otherwise.
+_BLANKS = {"whitespace_pattern": r"( |\n {0,32})?"}
 
 
 @dataclass(frozen=True)
@@ -107,4 +110,6 @@ class Grammars:
             ends = sorted(self._tokenizer.stops)
             self._made = package.LLTokenizer(self._tokenizer.to_json(), n_vocab=self.vocabulary, eos_token=ends)
         make = getattr(package.LLMatcher, f"grammar_from_{constraint.kind}")
-        return Matcher(package.LLMatcher(self._made, make(constraint.text), log_level=0), self.vocabulary)
+        options = {"defaults": _BLANKS} if constraint.kind == "json_schema" else {}
+        grammar = make(constraint.text, **options)
+        return Matcher(package.LLMatcher(self._made, grammar, log_level=0), self.vocabulary)
