@@ -45,12 +45,14 @@ def assert_right(found: Array) -> None:
     assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-6
 
 
-def c_program(folder: Path, target: str, out: Path) -> None:
-    """Compiles the C program of the tests for a target, against the library in ``folder``."""
+def c_program(folder: Path, target: str, out: Path, name: str = "images") -> None:
+    """Compiles the C program of the tests that runs the model ``name``, for a target, against the library in
+    ``folder``."""
     description = targets.parse(target)
-    compiler = toolchain.find(description.architecture, platforms.ALL[description.system])
-    library = folder / compiled(target).manifest["library"]
-    source_file = ["-std=c99", "-x", "c", NATIVE / "images_test.c", "-x", "none"]
+    platform = platforms.ALL[description.system]
+    compiler = toolchain.find(description.architecture, platform)
+    library = folder / platform.library_file(name)
+    source_file = ["-std=c99", "-x", "c", NATIVE / f"{name}_test.c", "-x", "none"]
     done = compiler.link([*map(str, source_file), f"-I{folder}", str(library), "-o", str(out)], folder)
     assert done.returncode == 0, done.stderr[:3000]
 

@@ -232,6 +232,24 @@ def test_kernels_of_a_right_compiler_are_right() -> None:
     assert any(isinstance(t, Merge | Vectorise) for k in program.kernels for t in k.scheduled.schedule)
 
 
+def test_what_another_nest_overwrote_is_tried_alone(doubled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests run in one process, where one that writes beyond its arrays changes what others computed: here all of a
+    process but the last compute nonsense."""
+    done = kernels._Runs.written
+
+    def overwritten(runs: Any, wanted: Any) -> Any:
+        found = done(runs, wanted)
+        together = len(wanted) > 2
+        return [{k: v + 7 for k, v in x.items()} for x in found[:-1]] + found[-1:] if together else found
+
+    monkeypatch.setattr(kernels._Runs, "written", overwritten)
+    x = ir.input_("x", (6, 40), f32)
+    graph = Graph("waves", (x,), (("y", ir.unary(ops.SIN, x)), ("z", ir.reduce(ops.SUM_REDUCE, x, [0]))))
+    program = compile_graph(graph, TARGET)
+    found = kernels.culprit(program, TARGET, {})
+    assert found is not None and found.transform is not None and found.transform.startswith("Vectorise(")
+
+
 # ---- what is written down --------------------------------------------------------------------------------------------
 
 

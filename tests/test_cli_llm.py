@@ -173,7 +173,7 @@ def test_serve_ends_when_it_is_told_to(folder: Path, reference: Any) -> None:
                 process.send_signal(signal.SIGTERM)
                 lines = [line for line in s.iter_lines() if line]
             assert lines[-1] == "data: [DONE]" and json.loads(lines[-2][6:])["choices"][0]["finish_reason"]
-            process.wait(60)
+            assert process.wait(60) == 0
         finally:
             process.kill()
         with pytest.raises(httpx.ConnectError):

@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import luminal
 from luminal import machines
 from luminal.codegen import platform as platforms
 from luminal.codegen import toolchain
 from luminal.codegen.interface import FUNCTIONS
+from luminal.core import ir, ops
 from luminal.core import target as targets
 from luminal.core.errors import TargetError
+from luminal.core.types import f32
+from luminal.module import Module
 from luminal.runtime import loader
 from tests import browser
 from tests.images_support import BATCH, assert_right, c_program, compiled, outputs, source
@@ -123,6 +127,43 @@ def test_a_dll_needs_the_system_alone(folders: Any) -> None:
     assert exported >= {f"images_{name}" for name in FUNCTIONS}
     listed = (folders("x86-64-windows") / "images.def").read_text().split("EXPORTS")[1].split()
     assert listed == [f"images_{name}" for name in FUNCTIONS]
+
+
+KEPT = 1280, 1024  # rows of a state, the first values of which are most of a weights file: 5 MiB, which is mapped
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray[Any, Any]]:
+    """A model for Windows that adds its input to each row of a state and returns the sum over rows; and the first
+    values."""
+    first = np.random.default_rng(0).integers(-8, 8, KEPT).astype(np.float32)
+    x, table = ir.input_("x", KEPT[1:], f32), ir.input_("table", KEPT, f32)
+    added = ir.binary(ops.ADD, table, x)
+    state = ir.State(table, "table.next", ir.constant(first))
+    outputs = (("y", ir.reduce(ops.SUM_REDUCE, added, [0])), ("table.next", added))
+    made = luminal.compile(ir.Graph("kept", (x, table), outputs, states=(state,)), target="x86-64-windows")
+    folder = tmp_path_factory.mktemp("kept")
+    assert isinstance(made, Module)
+    made.export(folder, python_module=False)
+    c_program(folder, "x86-64-windows", folder / "program.exe", "kept")
+    return folder, first
+
+
+def test_a_dll_with_states_links_what_lets_go_of_their_first_values(kept: Any) -> None:
+    assert b"\0VirtualUnlock\0" in (kept[0] / "kept.dll").read_bytes()
+
+
+@pytest.mark.skipif(WINE is None, reason="needs wine: install Debian's package wine64")
+def test_a_dll_reads_the_first_values_of_states_again(kept: Any) -> None:
+    """After they were let go of, a reset finds them in the file."""
+    folder, first = kept
+    x = np.arange(KEPT[1], dtype=np.float32)
+    x.tofile(folder / "x.bin")
+    run([str(WINE), "program.exe", "x.bin", "y.bin", str(KEPT[1])], folder=folder)
+    once = first.sum(0) + KEPT[0] * x
+    np.testing.assert_array_equal(
+        np.fromfile(folder / "y.bin", np.float32).reshape(3, -1), [once, once + KEPT[0] * x, once]
+    )
 
 
 # ---- macOS and musl --------------------------------------------------------------------------------------------------

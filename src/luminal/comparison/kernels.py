@@ -84,17 +84,28 @@ def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culpri
         found = runs.written([(program.kernels[k], launches[k], nest) for k, nest in wanted])
         for place, k in enumerate(order):
             kernel, launch, serial = program.kernels[k], launches[k], nests[k][0][1]
-            right, scheduled = found[2 * place : 2 * place + 2]
-            by_transform = isinstance(right, Mapping) and _fault(serial, right, scheduled) is not None
-            # What the compiled serial nest computes is no measure of transforms where that is wrong already.
-            held = right if by_transform else scheduled
-            wrong = None if held is None else _by_interpreter(runs, kernel, launch, serial, held)
-            if wrong is not None:
+            if _wrong(runs, kernel, launch, serial, *found[2 * place : 2 * place + 2]) is None:
+                continue
+            # All ran in one process, where a nest that writes beyond its arrays can change what others computed.
+            right, scheduled = runs.written([(kernel, launch, nest) for nest in (serial, kernel.nest)])
+            wrong = _wrong(runs, kernel, launch, serial, right, scheduled)
+            if isinstance(wrong, tuple):
                 return Culprit(kernel, launch, None, 0, 0, *wrong)
-            if by_transform:
-                assert isinstance(right, Mapping)
-                return _by_transform(runs, kernel, launch, nests[k], right)
+            if wrong is not None:
+                return _by_transform(runs, kernel, launch, nests[k], wrong)
     return None
+
+
+def _wrong(
+    runs: _Runs, kernel: Kernel, launch: Launch, serial: ln.LoopNest, right: Written | str | None,
+    scheduled: Written | str | None,
+) -> tuple[str, str] | Written | None:  # fmt: skip
+    """What the serial nest computes, where a transform makes that wrong; an element, and its value, where the compiled
+    serial nest is wrong already, which is no measure of transforms then; None where the kernel is right."""
+    by_transform = isinstance(right, Mapping) and _fault(serial, right, scheduled) is not None
+    held = right if by_transform else scheduled
+    wrong = None if held is None else _by_interpreter(runs, kernel, launch, serial, held)
+    return wrong or (right if by_transform and isinstance(right, Mapping) else None)
 
 
 def _runs_alone(kernel: Kernel) -> bool:
@@ -178,9 +189,13 @@ def _by_transform(
     found = runs.written([(kernel, launch, nest) for _, nest in nests[1:]])
     for number, ((name, nest), values) in enumerate(zip(nests[1:], found, strict=True), 1):
         wrong = _fault(serial, right, values)
-        if wrong is not None and values is not None and values != "the compiler rejects it":
-            rules = None if _right_in_python(runs, kernel, launch, nest, right, values) else name
-            return Culprit(kernel, launch, rules, number, len(nests) - 1, *wrong)
+        if wrong is None or values is None:
+            continue
+        in_python = _right_in_python(runs, kernel, launch, nest, right, values)
+        # The nests run in one process, where one that writes beyond its arrays can change what others computed.
+        if in_python and _fault(serial, right, runs.written([(kernel, launch, nest)])[0]) is None:
+            continue
+        return Culprit(kernel, launch, None if in_python else name, number, len(nests) - 1, *wrong)
     return Culprit(kernel, launch, None, 0, 0, "", "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def plain_models(
 
 def run(application: Any, host: str, port: int, listening: Callable[[str], None]) -> None:
     """Serves until the process is told to end, by SIGTERM or an interrupt; then takes no more requests, and ends when
-    those that are there are answered. A second signal ends it at once. Raises InputError where it cannot listen."""
+    those that are there are answered; a second interrupt ends it at once. After SIGTERM it raises SystemExit(0): the
+    process has done what it was told. Raises InputError where it cannot listen. It belongs into the main thread."""
     package = require("uvicorn", "serve", "a server")
     config = package.Config(
         application, host=host, port=port, http=heads.timed(_IDLE), ws="none", lifespan="on", server_header=False,
@@ -64,7 +66,12 @@ def run(application: Any, host: str, port: int, listening: Callable[[str], None]
     except SystemExit as error:  # uvicorn logs why, and gives up
         raise InputError(f"cannot listen at {host}:{port}") from error
     address, number = sock.getsockname()[:2]
+    signal.signal(signal.SIGTERM, _told_to_end)  # uvicorn raises the signal again when it has ended
     listening(f"http://{f'[{address}]' if ':' in address else address}:{number}")
     asyncio.run(server.serve(sockets=[sock]))
     if not server.started:
         raise InputError("the server could not start")
+
+
+def _told_to_end(number: int, frame: Any) -> None:
+    raise SystemExit(0)
