@@ -17,6 +17,9 @@ from luminal.core.mesh.plan import Plan
 from luminal.core.ops import Group
 
 
+PIPELINE = "pipeline"  # the axis of a mesh along which ranks have stages, and nothing is divided: see ``stages.py``
+
+
 @dataclass(frozen=True)
 class Divided:
     """A graph of what every rank runs, over ``weights`` of which each rank has its own; the plan of each axis; and by
@@ -85,7 +88,7 @@ def divide(
     stride = math.prod(mesh.values())
     for axis, size in mesh.items():
         stride //= size
-        if size == 1:
+        if size == 1 or axis == PIPELINE:
             continue
         group = Group(axis, size, stride)
         given, wanted = _asked(graph, axis, size, shard)

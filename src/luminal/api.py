@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes, mixed, planning, sharded
+from luminal import arguments, artifact, entries, meshes, mixed, pipelines, planning, sharded
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -60,6 +60,7 @@ def compile(
     mesh: meshes.Mesh | None = None,
     shard: meshes.Shard = "auto",
     link: str | None = None,
+    micro_batches: int = 1,
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Module | Specialised:
@@ -109,7 +110,8 @@ def compile(
     ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
     and outputs, which are whole. Both may be PyTorch's: a ``DeviceMesh``; DTensors or placements by name, or a plan of
     ``parallelize_module``. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
-    (see ``luminal.meshes``).
+    (see ``luminal.meshes``). Along the axis ``pipeline`` ranks have stages of the model, which they compute for
+    ``micro_batches``, parts of the batch, one after the other (see ``luminal.pipelines``).
     ``memory`` is the most bytes that the values of an entry may take beside its weights and states, or ``low``: then
     values are computed again instead of kept, those first that cost least, with ``low`` for at most a third more work
     (see ``luminal.core.schedule.program.recompute``). ``progress(stage, fraction)`` is called as work goes on.
@@ -126,6 +128,9 @@ def compile(
     """
     arguments.check_memory(memory)
     mesh, shard = meshes.read(mesh, shard, model)
+    pipelines.check_micro_batches(micro_batches, mesh)
+    if memory is not None and pipelines.is_one(mesh):
+        raise InputError("memory: expected no bound where a mesh has stages, whose values are held by several ranks")
     threads, seed, rounding = arguments.threads(threads), random.parse(seed), activations_.parse(activations)
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
@@ -133,7 +138,8 @@ def compile(
     same: dict[str, Any] = {
         "target": chosen, "precision": precision, "weights": weights, "winograd": winograd, "activations": activations,
         "dims": dims, "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed,
-        "search": search, "mesh": mesh, "shard": shard, "link": link, "memory": memory,
+        "search": search, "mesh": mesh, "shard": shard, "link": link,
+        "micro_batches": micro_batches, "memory": memory,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -151,7 +157,14 @@ def compile(
     ranks: list[dict[str, Graph]] = []
     plan: list[str] = []
     cuts: dict[str, Any] = {}
-    if mesh is not None:
+    staged: pipelines.Pipelined | None = None
+    wholes = graphs
+    if mesh is not None and pipelines.is_one(mesh):
+        with stages("divide"):
+            staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
+            graphs, *ranks = map(staged.graphs, staged.ranks)
+            plan = staged.explained()
+    elif mesh is not None:
         with stages("divide"):
             divided = meshes.divided(graphs, mesh, shard, link)
             graphs, *ranks = map(dict, divided.ranks)
@@ -165,6 +178,9 @@ def compile(
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
         others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
+        if staged is not None:
+            program, *others = map(staged.joined, (program, *others))
+            graphs = wholes
         if mesh is not None:
             about = {"plan": plan, "sharded": cuts}
             program, *others = (replace(p, metadata={**p.metadata, **about}) for p in (program, *others))

@@ -56,6 +56,11 @@ def divided(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: s
 
     Raises InputError for a mesh that is none, and for what cannot be divided as ``shard`` says.
     """
+    if divide.PIPELINE in parse(mesh):
+        raise InputError(
+            f"mesh: stages, along {divide.PIPELINE!r}, are for models that luminal.compile or luminal.plan is given, "
+            f"found {dict(mesh)}; divide this along other axes"
+        )
     parts = plans(graphs, mesh, shard, link)
     return of_ranks(parts, range(math.prod(mesh.values())))
 

@@ -27,7 +27,9 @@ from luminal.core.schedule.program.ir import (
     Phase,
     Program,
     Region,
+    Stages,
     Step,
+    Transfer,
     Wait,
     inner,
     measured,
@@ -132,11 +134,11 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
         known = place.space not in ("arena", "share") or name in written or place.name in written
         _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
 
-    pending: dict[int, Exchange] = {}
+    pending: dict[int, Exchange | Transfer] = {}
     for step in region.steps:
         touched = {name for x in pending.values() for name in x.arguments} if pending else set()
         if not isinstance(step, Exchange | Wait):
-            results = {x.result for x in pending.values()} & {*_used(step)}
+            results = {name for x in pending.values() for name in _results(x)} & {*_used(step)}
             _expect(not results, f"entry {entry.name}: {', '.join(results)} is used before its exchange has ended")
         match step:
             case Launch():
@@ -159,11 +161,18 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 read(step.operand)
                 _expect(step.ticket not in pending, f"entry {entry.name}: ticket {step.ticket} is taken")
                 pending[step.ticket] = step
+            case Transfer():
+                _check_transfer(program, entry, step)
+                if step.attr.sends:
+                    read(step.buffer)
+                _expect(step.ticket not in pending, f"entry {entry.name}: ticket {step.ticket} is taken")
+                pending[step.ticket] = step
             case Wait():
                 begun = pending.pop(step.ticket, None)
                 known = begun is not None and begun.arguments == step.arguments
                 _expect(known, f"entry {entry.name}: no exchange has begun that is waited for by {step.ticket}")
-                written |= {step.arguments[1]}
+                names = set(_results(begun)) if begun is not None else set()
+                written |= names | {_place(program, name).name for name in names}
             case Loop():
                 for first, _ in step.carried:
                     read(first)
@@ -177,11 +186,31 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 written |= {whole for name in after for whole in _wholes(program, name)}
             case Measure():
                 read(step.count)
+            case Stages():
+                _expect(step.group.size == len(step.regions), f"entry {entry.name}: stages without a rank")
+                after = [_written(program, entry, region, written) for region in step.regions]
+                written |= frozenset.intersection(*after)
             case Branch():
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
     _expect(not pending, f"entry {entry.name}: nothing waits for the exchanges {', '.join(map(str, pending))}")
     return written
+
+
+def _results(step: Exchange | Transfer) -> tuple[str, ...]:
+    """The buffers that have new values once an exchange or transfer has been waited for."""
+    if isinstance(step, Exchange):
+        return (step.result,)
+    return () if step.attr.sends else (step.buffer,)
+
+
+def _check_transfer(program: Program, entry: Entry, step: Transfer) -> None:
+    """A buffer is passed as it lies in memory, to or from another member of a group of the mesh."""
+    where, buffer = f"entry {entry.name}, {step.called}", program.buffer(step.buffer)
+    _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: {buffer.name} has order {buffer.order}")
+    group = step.attr.group
+    _expect((group.axis, group.size) in program.mesh, f"{where}: no axis {group}")
+    _expect(0 <= step.attr.peer < group.size, f"{where}: no such member of {group}")
 
 
 def _check_exchange(program: Program, entry: Entry, step: Exchange) -> None:
@@ -334,8 +363,10 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
 def _used(step: Step) -> tuple[str, ...]:
     """The buffers that a step itself uses, without those of regions inside it."""
     match step:
-        case Launch() | HostCall() | Exchange() | Wait():
+        case Launch() | HostCall() | Exchange() | Transfer() | Wait():
             return step.arguments
+        case Stages():
+            return ()
         case Loop():
             return (*chain(*step.carried), *([step.flag] if step.flag else []))
         case Branch():

@@ -249,6 +249,9 @@ class Communicator {
             case Exchange::shift:
                 if (me - how.number < 0 || me - how.number >= how.size) memset(to, 0, whole);
                 break;
+            case Exchange::send:
+            case Exchange::receive:
+                return post(ticket, first + how.number * how.stride, from, to, whole, message);
         }
         // Each rank begins with another one, so that not all send to the same.
         for (int32_t step = 1; step < how.size; ++step) {

@@ -8,10 +8,10 @@
 namespace lm {
 inline namespace LM_RUNTIME {
 
-/// What is exchanged, and with whom: `size` ranks, `stride` apart. `number` is the root of a broadcast, or how far a
-/// shift goes.
+/// What is exchanged, and with whom: `size` ranks, `stride` apart. `number` is the root of a broadcast, how far a shift
+/// goes, or the member of them that this rank alone sends to, or receives from.
 struct Exchange {
-    enum Kind { gather, transpose, part, broadcast, shift };
+    enum Kind { gather, transpose, part, broadcast, shift, send, receive };
     Kind kind;
     int32_t size;
     int32_t stride;
