@@ -16,7 +16,6 @@ from luminal.core.mesh.placement import WHOLE, Placement, Split
 from luminal.core.mesh.plan import Plan
 from luminal.core.ops import Group
 
-
 PIPELINE = "pipeline"  # the axis of a mesh along which ranks have stages, and nothing is divided: see ``stages.py``
 
 

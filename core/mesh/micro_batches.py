@@ -10,13 +10,13 @@ from collections.abc import Collection
 
 from luminal.core import ops, traverse
 from luminal.core.errors import InputError
-from luminal.core.ir import Graph
+from luminal.core.ir import Graph, Node
 from luminal.core.mesh import partition, plan
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.placement import Split
 from luminal.core.ops import Group
 
-_APART = Link(1.0, 1e9)  # what no plan uses where there is another
+_APART = Link(1e9, 1e3)  # so slow that no plan uses it where there is another, or before it has to
 
 
 def of_batch(graph: Graph, count: int, rows: Collection[str]) -> Graph:
@@ -44,10 +44,18 @@ def of_batch(graph: Graph, count: int, rows: Collection[str]) -> Graph:
     made, _ = partition.divided(graph, chosen, group, {})
     for node in traverse.topological(made.roots):
         if node.op is ops.EXCHANGE and node.attr.group == group:
-            where = "; ".join(map(str, made.origins.get(node.inputs[0], ()))) or str(node.inputs[0])
+            where = _reader(node, made)
             raise InputError(
                 f"micro_batches: {where}: expected rows of the batch that do not depend on each other or on their "
                 "number, found that micro-batches would have to exchange data. Take micro_batches=1, or say which "
                 'inputs and outputs have no rows of the batch: shard={NAME: {"pipeline": None}}'
             )
     return made.computing(made.roots, mesh=graph.mesh)
+
+
+def _reader(node: Node, graph: Graph) -> str:
+    """The source operators of what reads a node, through views; where there are none, its own."""
+    readers = traverse.users(graph.roots)
+    while readers[node] and (node.op is ops.EXCHANGE or node.op is ops.VIEW):
+        node = readers[node][0]
+    return "; ".join(map(str, graph.origins.get(node, ()))) or str(node)

@@ -1,5 +1,5 @@
-"""A graph cut into the stages of a pipeline: runs of its nodes in topological order, chosen by cost, each a graph of its
-own that is handed values of earlier ones.
+"""A graph cut into the stages of a pipeline: runs of its nodes in topological order, chosen by cost, each a graph of
+its own that is handed values of earlier ones.
 
 Stages are chosen as Alpa does it (Zheng et al., OSDI 2022): of a run, the first micro-batch takes all stages one after
 the other, with what is sent between them, and each later one takes as long as the slowest stage. Views, and what
@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from luminal.core import ir, ops, traverse
 from luminal.core.errors import InputError
 from luminal.core.exchange import EXCHANGES
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Node
 from luminal.core.mesh import cost
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.divide import Divided
@@ -82,12 +82,12 @@ def cut(whole: Divided, count: int, micro_batches: int, link: Link, rates: Rates
             crossings[node] = Crossing(f"value {len(crossings)} between stages", stage[node], tuple(targets), size)
     outputs = {}
     for name, node in graph.returned:
-        found = sent[node]
-        outputs[name] = count - 1 if found is None else stage[found]
+        source = sent[node]
+        outputs[name] = count - 1 if source is None else stage[source]
     bounds = [0, *cuts, len(steps)]
-    seconds = tuple(sum(work[first:end]) for first, end in zip(bounds, bounds[1:], strict=False))
+    times = tuple(sum(work[first:end]) for first, end in pairwise(bounds))
     stages = tuple(_stage(whole, number, crossings, outputs) for number in range(count))
-    return Staged(stages, seconds, tuple(crossings.values()), outputs)
+    return Staged(stages, times, tuple(crossings.values()), outputs)
 
 
 def _sent_for(order: Sequence[Node], given: frozenset[Node]) -> dict[Node, Node | None]:
@@ -156,7 +156,7 @@ def cheapest(work: Sequence[float], across: Sequence[float], count: int, micro_b
 
     def slowest(cuts: Sequence[int]) -> float:
         bounds = [0, *cuts, len(work)]
-        return max(max(ends[b] - ends[a], across[b]) for a, b in zip(bounds, bounds[1:], strict=False))
+        return max(max(ends[b] - ends[a], across[b]) for a, b in pairwise(bounds))
 
     even = ends[-1] / count  # no slowest stage is faster
     best: list[int] = []

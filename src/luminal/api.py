@@ -315,6 +315,7 @@ def plan(
     mesh: meshes.Mesh,
     shard: meshes.Shard = "auto",
     link: str | None = None,
+    micro_batches: int = 1,
     node: str | None = None,
     measured: float | None = None,
     target: str | Target = "host",
@@ -346,21 +347,36 @@ def plan(
     stages, joined = Stages(progress), meshes.parse_link(link)
     axes, shard = meshes.read(mesh, shard, model)
     mesh = meshes.parse(axes)
+    pipelines.check_micro_batches(micro_batches, mesh)
     rates = None if node is None else planning.parse_node(node)
     with stages("import"):
         graphs = mixed.applied(_entries(model, inputs, dims, constants, None), precision)
     graphs = _approximated(graphs, choices, chosen, stages, rounding)
+    staged: pipelines.Pipelined | None = None
     with stages("divide"):
-        first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
+        if pipelines.is_one(mesh):
+            staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
+            its, words = staged.graphs(0), staged.explained()
+        else:
+            first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
+            its, words = dict(first.ranks[0]), meshes.explained(first)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         name = next(iter(graphs.values())).name
-        alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, first.ranks[0]))
+        alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, its))
+        divided = divided if staged is None else staged.joined(divided)
     if rates is None:
         with stages("measure"):
             rates = planning.measured_node(chosen, cpus(threads))
-    found = planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, meshes.explained(first))
-    return found if measured is None else found.scaled(measured)
+
+    def foretold(rates: planning.Node) -> Outlook:
+        return planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, words)
+
+    found = foretold(rates)
+    if measured is not None:
+        scaled = found.scaled(measured)
+        found = scaled if staged is None else foretold(scaled.node)  # ranks wait for each other by what each computes
+    return found
 
 
 def _approximated(

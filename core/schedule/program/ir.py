@@ -38,8 +38,9 @@ class Buffer:
     ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
     arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
     bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is an element of ``whole`` along its first
-    axis, at the round in ``counter``, or so many rows of it: part number ``counter``. A buffer in space ``share`` does not exist as a whole: a thread has the portion
-    of its current share, of a phase that lists it among its ``portions``.
+    axis, at the round in ``counter``, or so many rows of it: part number ``counter``. A
+    buffer in space ``share`` does not exist as a whole: a thread has the portion of its current share, of a phase that
+    lists it among its ``portions``.
     """
 
     name: str

@@ -114,8 +114,9 @@ class _Joined:
         return name
 
     def _tensor(self, tensor: TensorSpec, space: str) -> TensorSpec:
-        size = upper_bytes(tensor)
-        name = self.add(Buffer(tensor.name, tensor.dtype, tensor.shape, tuple(range(len(tensor.shape))), space, 0, size))
+        order = tuple(range(len(tensor.shape)))
+        new = Buffer(tensor.name, tensor.dtype, tensor.shape, order, space, 0, _bytes(tensor))
+        name = self.add(new)
         return replace(tensor, other_name="" if name == tensor.name else name)
 
     def constant(self, name: str, stage: int) -> str:
@@ -309,7 +310,7 @@ def _exchanges(region: Region) -> Iterator[Exchange]:
     return (step for step in numbered(region) if isinstance(step, Exchange))
 
 
-def upper_bytes(tensor: TensorSpec) -> int:
+def _bytes(tensor: TensorSpec) -> int:
     """Bytes of a tensor at the upper bounds of its sizes."""
     elements = sym.upper(sym.product(tensor.shape))
     assert elements is not None, tensor

@@ -32,7 +32,9 @@ from luminal.core.schedule.program.ir import (
     Transfer,
     Wait,
     inner,
+    launches,
     measured,
+    numbered,
 )
 from luminal.core.sizes import solve
 
@@ -60,9 +62,26 @@ def check(program: Program) -> None:
         _check_dims(program, entry)
         _check_order(program, entry)
         _check_phases(program, entry.name, entry.region)
+    _check_pipeline(program)
     for name in sorted(program.finite):
         known = program.buffer(name).space == "constant" and bool(np.isfinite(program.constants[name]).all())
         _expect(known, f"buffer {name} is not known to be finite, but a kernel relies on it")
+
+
+def _check_pipeline(program: Program) -> None:
+    """The steps of a stage read no constants but those that its ranks have."""
+    if program.pipeline is None:
+        return
+    homes = program.pipeline.homes
+    _expect(homes.keys() == program.constants.keys(), "a constant is for no stage")
+    for entry in program.entries:
+        for step in entry.steps:
+            for stage, region in enumerate(step.regions) if isinstance(step, Stages) else ():
+                used = {name for each in numbered(region) for name in _used(each)}
+                used |= {each.fetch.buffer for each in launches(region) if each.fetch is not None}
+                places = {_place(program, name).name for name in used}
+                others = sorted(name for name in places & homes.keys() if homes[name] != stage)
+                _expect(not others, f"entry {entry.name}, stage {stage}: it reads {', '.join(others)} of others")
 
 
 def _expect(condition: bool, message: str) -> None:
@@ -188,8 +207,8 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 read(step.count)
             case Stages():
                 _expect(step.group.size == len(step.regions), f"entry {entry.name}: stages without a rank")
-                after = [_written(program, entry, region, written) for region in step.regions]
-                written |= frozenset.intersection(*after)
+                every = [_written(program, entry, region, written) for region in step.regions]
+                written |= frozenset.intersection(*every)
             case Branch():
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)

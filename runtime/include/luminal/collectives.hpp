@@ -197,9 +197,11 @@ class Communicator {
         test(oldest_, 0, message);
     }
 
-    /// Begins the exchange `ticket` of the `bytes` at `operand`; false where it fails.
+    /// Begins the exchange `ticket` of the `bytes` at `operand`; false where it fails. What comes from one other rank,
+    /// which may wait for this one before it sends it, is always waited for later.
     bool start(int32_t ticket, const Exchange& how, const void* operand, void* result, int64_t bytes, Message& message) {
-        return post_all(ticket, how, operand, result, bytes, message) && (overlaps_ || wait(ticket, message));
+        return post_all(ticket, how, operand, result, bytes, message) &&
+               (overlaps_ || how.kind == Exchange::receive || wait(ticket, message));
     }
 
     /// Waits until the exchange has ended, while it lets others have the processor; false where it fails, or where a rank
