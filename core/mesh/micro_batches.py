@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from luminal.core import ops, traverse
 from luminal.core.errors import InputError
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Graph
 from luminal.core.mesh import partition, plan
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.placement import Split
@@ -44,18 +44,10 @@ def of_batch(graph: Graph, count: int, rows: Collection[str]) -> Graph:
     made, _ = partition.divided(graph, chosen, group, {})
     for node in traverse.topological(made.roots):
         if node.op is ops.EXCHANGE and node.attr.group == group:
-            where = _reader(node, made)
+            before, after = ("; ".join(map(str, made.origins.get(x, ()))) or str(x) for x in (node.inputs[0], node))
             raise InputError(
-                f"micro_batches: {where}: expected rows of the batch that do not depend on each other or on their "
+                f"micro_batches: from {before} to {after}: expected rows of the batch that do not depend on each other or on their "
                 "number, found that micro-batches would have to exchange data. Take micro_batches=1, or say which "
                 'inputs and outputs have no rows of the batch: shard={NAME: {"pipeline": None}}'
             )
     return made.computing(made.roots, mesh=graph.mesh)
-
-
-def _reader(node: Node, graph: Graph) -> str:
-    """The source operators of what reads a node, through views; where there are none, its own."""
-    readers = traverse.users(graph.roots)
-    while readers[node] and (node.op is ops.EXCHANGE or node.op is ops.VIEW):
-        node = readers[node][0]
-    return "; ".join(map(str, graph.origins.get(node, ()))) or str(node)
