@@ -93,7 +93,10 @@ def test_what_is_sent_is_what_the_plan_says(tmp_path: Path) -> None:
     assert (tmp_path / "counted").read_text().splitlines() == [f"{messages} {size}"] * 2
     plan = loader.read_manifest(folder / "library" / "manifest.json")["plan"]
     for stage in range(2):
-        assert f"pipeline: a rank of stage {stage} sends 4 messages, {4 * 6 * 32 * 4} bytes, in a run of 4 micro-batches" in plan
+        assert (
+            f"pipeline: a rank of stage {stage} sends 4 messages, {4 * 6 * 32 * 4} bytes, in a run of 4 micro-batches"
+            in plan
+        )
     assert any("pipeline: stage 0 has 50% of the work" in line for line in plan)
 
 
