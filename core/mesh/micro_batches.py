@@ -47,7 +47,7 @@ def of_batch(graph: Graph, count: int, rows: Collection[str]) -> Graph:
             before, after = ("; ".join(map(str, made.origins.get(x, ()))) or str(x) for x in (node.inputs[0], node))
             raise InputError(
                 f"micro_batches: from {before} to {after}: expected rows of the batch that do not depend on each other "
-                "or on their number, found that micro-batches would have to exchange data. Take micro_batches=1, or say "
-                'which inputs and outputs have no rows of the batch: shard={NAME: {"pipeline": None}}'
+                "or on their number, found that micro-batches would have to exchange data. Take micro_batches=1, or "
+                'say which inputs and outputs have no rows of the batch: shard={NAME: {"pipeline": None}}'
             )
     return made.computing(made.roots, mesh=graph.mesh)
