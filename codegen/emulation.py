@@ -20,7 +20,8 @@ from luminal.core.errors import BuildError
 KERNELS = "emulated_kernels.so"
 DRIVER = "emulated_driver.so"
 
-# The sources of the emulated driver, and of what else it stands in for, by the dialect of a target, and the architectures that it supports.
+# The sources of the emulated driver, and of what else it stands in for, by the dialect of a target; and the
+# architectures that it supports.
 _DRIVERS = {"cuda": ("cuda_driver.cpp", "nccl.cpp"), "metal": ("metal_runtime.cpp",)}
 _ARCHITECTURES = {"metal": ("x86_64",)}
 

@@ -283,8 +283,10 @@ int32_t waited(int32_t result) {
     return result != SUCCESS ? result : earlier;
 }
 
-/// What a question returns that is told to return `result`; who waits is told the same.
-int32_t asked(int32_t result) { return result != SUCCESS ? result : state().sticky; }
+/// What the question returns whether work has ended, which is told to return `result`; who waits is told the same.
+int32_t asked(int32_t result, bool ended) {
+    return result != SUCCESS ? result : ended ? state().sticky : static_cast<int32_t>(NOT_READY);
+}
 
 void carry_out(const Launch& launch) {
     State& s = state();
@@ -753,7 +755,7 @@ EXPORT int32_t cuStreamQuery(Stream* handle) {
     ENTER_TO_END("cuStreamQuery");
     Stream* const stream = find_stream(handle, "cuStreamQuery");
     if (stream == nullptr) return INVALID_HANDLE;
-    return try_advance(*stream, stream->put) ? asked(entered.result) : NOT_READY;
+    return asked(entered.result, try_advance(*stream, stream->put));
 }
 
 /// The work that follows waits for the event as it is recorded now.
@@ -803,8 +805,7 @@ EXPORT int32_t cuEventSynchronize(Event* event) {
 EXPORT int32_t cuEventQuery(Event* event) {
     ENTER_TO_END("cuEventQuery");
     if (!known(state().events, event, "cuEventQuery")) return INVALID_HANDLE;
-    const bool ended = event->stream == nullptr || try_advance(*event->stream, event->position);
-    return ended ? asked(entered.result) : NOT_READY;
+    return asked(entered.result, event->stream == nullptr || try_advance(*event->stream, event->position));
 }
 
 EXPORT int32_t cuLaunchKernel(const Function* function, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z,

@@ -153,10 +153,21 @@ bool receive(Communicator& comm, Kind kind, const Part& part) {
     return true;
 }
 
+/// Whether a process has ended, of whose end its parent may not have heard yet.
+bool has_ended(int32_t process) {
+    if (kill(process, 0) != 0) return true;
+    FILE* const file = fopen(("/proc/" + std::to_string(process) + "/stat").c_str(), "r");
+    char state = ' ';
+    if (file == nullptr) return false;  // this system has none
+    const bool known = fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    fclose(file);
+    return known && (state == 'Z' || state == 'X');
+}
+
 /// Whether a rank of the communicator has ended without leaving it.
 bool is_left_alone(const Communicator& comm) {
     for (const Hello& hello : comm.others) {
-        if (kill(hello.process, 0) != 0) return true;
+        if (has_ended(hello.process)) return true;
     }
     return false;
 }

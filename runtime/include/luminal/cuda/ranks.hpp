@@ -392,14 +392,18 @@ class Ranks {
         if (asked != Nccl::SUCCESS || !is_accepted(state)) {
             return failed(asked != Nccl::SUCCESS ? asked : state, EXCHANGE, message);
         }
-        while (first_ < next_ && driver_->event_query(slots_[first_ % SLOTS].done).result != NOT_READY) {
+        bool come = true;
+        while (first_ < next_) {
+            if (!has_come(slots_[first_ % SLOTS].done, come, message)) return false;
+            if (!come) break;
             ++first_;
             waiting_since_ = 0;
         }
         if (first_ == next_) return true;
         const Slot& oldest = slots_[first_ % SLOTS];
         if (waiting_since_ == 0) {
-            if (driver_->event_query(oldest.ready).result != NOT_READY) waiting_since_ = now();
+            if (!has_come(oldest.ready, come, message)) return false;
+            if (come) waiting_since_ = now();
             return true;
         }
         if (now() - waiting_since_ <= limit_) return true;
@@ -408,6 +412,13 @@ class Ranks {
         message.append(" did not answer within %g seconds (lm_options.limit_seconds, LUMINAL_MPI_LIMIT): it has ended, "
                        "hangs, or runs something else", limit_);
         return break_(message);
+    }
+
+    /// Sets `come` to whether a stream has come to an event; false where that cannot be told.
+    bool has_come(Event event, bool& come, Message& message) {
+        const Outcome outcome = driver_->event_query(event);
+        come = !outcome.failed();
+        return come || outcome.result == NOT_READY || refused(outcome, message);
     }
 
     /// With whom an exchange is, for a message: "rank 1", "one of ranks 1, 2, 3".
