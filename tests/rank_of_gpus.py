@@ -2,9 +2,9 @@
 what the emulated driver has seen.
 
 Arguments: the folder, the file of inputs, the file to write, and settings as JSON: ``runs``; what happens to rank 1
-(``fate``) before the last run, or, where it is absent, before it opens the library; how ranks find each other
-(``way``): by MPI, or by NCCL's ``id`` or a ``communicator`` that this script makes, with the number of the rank in RANK;
-settings of the emulated driver (``being``).
+(``fate``) before the last run, or, where it is absent or without NCCL, before it opens the library; how ranks find each
+other (``way``): by MPI, or by NCCL's ``id`` or a ``communicator`` that this script makes, with the number of the rank in
+RANK; settings of the emulated driver (``being``).
 """
 
 import ctypes
@@ -99,6 +99,8 @@ def main(folder: Path, inputs: Path, output: str, runs: int, fate: str, way: str
         assert fake.library.lm_cuda_set(setting.encode(), ctypes.c_int64(value)) == 0, setting
     caller, communicator = None, ctypes.c_void_p()
     try:
+        if rank == 1 and fate == "without":
+            os.environ["LUMINAL_NCCL"] = "/none/libnccl.so"
         if rank == 1 and fate == "absent":
             ctypes.CDLL(os.environ["LUMINAL_MPI"], ctypes.RTLD_GLOBAL).MPI_Init(None, None)
             os.kill(os.getpid(), signal.SIGSTOP)

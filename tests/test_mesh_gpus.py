@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -237,6 +238,49 @@ def test_what_is_missing_is_said(env: dict[str, str], sentence: str, tmp_path: P
     assert done.returncode != 0
     for rank in range(2):
         assert sentence in (tmp_path / f"y.{rank}.error").read_text()
+
+
+@by_mpi
+def test_a_rank_that_cannot_open_its_library_is_told_of(tmp_path: Path) -> None:
+    """One has no NCCL: the other hears of it at once, not when its limit is over."""
+    assert mpirun(2, compiled("block", (2,)), tmp_path / "y", more=ALONE, fate="without").returncode != 0
+    assert "cannot open NCCL" in (tmp_path / "y.1.error").read_text()
+    assert 'rank 1 could not open the library of "block_2"' in (tmp_path / "y.0.error").read_text()
+
+
+@by_mpi
+def test_steps_of_training_are_those_of_one_process(tmp_path: Path) -> None:
+    """States are on the GPUs, gradients are added up by kernels; each rank has half of a batch."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+    rng = np.random.default_rng(0)
+    batches = rng.standard_normal((3, 8, 6), np.float32), rng.standard_normal((3, 8, 4), np.float32)
+    first = [torch.from_numpy(part[0]) for part in batches]
+    loss = torch.nn.MSELoss()
+    training = luminal.compile_training(
+        module, loss, optimizer, (first[0],), (first[1],), mesh={"data": 2}, link=FREE, target=TARGET, emulate=True,
+        shard={name: {"data": 0} for name in ("input", "target")},
+    )  # fmt: skip
+    training.export(tmp_path / "step", python_module=False)
+    (tmp_path / "described").write_bytes(pickle.dumps((training._described, training.lr, training._plan)))
+    np.savez(tmp_path / "batches.npz", *batches)
+    path = os.pathsep.join([str(RANK.parent.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {"TMPDIR": str(tmp_path), "PYTHONPATH": path}
+    done = mpi_support.mpirun(2, RANK.with_name("rank_of_gpu_training.py"), tmp_path, 2, **environment)
+    assert done.returncode == 0, done.stderr
+    expected = []
+    for x, target in zip(*map(torch.from_numpy, batches), strict=True):
+        optimizer.zero_grad()
+        error = loss(module(x), target)
+        error.backward()
+        optimizer.step()
+        expected.append(error.item())
+    found = [np.load(tmp_path / f"found.{rank}.npz") for rank in range(2)]
+    for each in found:
+        np.testing.assert_allclose(each["losses"], expected, rtol=1e-5)
+        np.testing.assert_allclose(each["0.weight"], module[0].weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(each["2.weight"], found[0]["2.weight"])
 
 
 @device_support.needs_nvcc

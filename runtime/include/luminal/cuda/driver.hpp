@@ -146,13 +146,13 @@ struct Driver : Symbols {
     Call<Stream*, uint32_t> stream_create{*this, "cuStreamCreate"};
     Call<Stream> stream_destroy{*this, "cuStreamDestroy_v2"};
     Call<Stream> stream_synchronize{*this, "cuStreamSynchronize"};
-    Call<Stream> stream_query{*this, "cuStreamQuery"};
+    Call<Stream> stream_state{*this, "cuStreamQuery"};
     Call<Stream, Event, uint32_t> stream_wait{*this, "cuStreamWaitEvent"};
     Call<Event*, uint32_t> event_create{*this, "cuEventCreate"};
     Call<Event> event_destroy{*this, "cuEventDestroy_v2"};
     Call<Event, Stream> event_record{*this, "cuEventRecord"};
     Call<Event> event_synchronize{*this, "cuEventSynchronize"};
-    Call<Event> event_query{*this, "cuEventQuery"};
+    Call<Event> event_state{*this, "cuEventQuery"};
 
     Call<Function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, Stream, void**, void**>
         launch{*this, "cuLaunchKernel"};

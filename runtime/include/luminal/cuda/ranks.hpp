@@ -176,7 +176,7 @@ class Ranks {
     bool finish(Stream stream, Outcome& outcome, Message& message) {
         if (broken_) return again(message);
         for (;;) {
-            outcome = driver_->stream_query(stream);
+            outcome = driver_->stream_state(stream);
             if (!is_fine(message)) return false;
             if (outcome.result != NOT_READY) return true;
             sched_yield();
@@ -416,7 +416,7 @@ class Ranks {
 
     /// Sets `come` to whether a stream has come to an event; false where that cannot be told.
     bool has_come(Event event, bool& come, Message& message) {
-        const Outcome outcome = driver_->event_query(event);
+        const Outcome outcome = driver_->event_state(event);
         come = !outcome.failed();
         return come || outcome.result == NOT_READY || refused(outcome, message);
     }
