@@ -2,9 +2,9 @@
 what the emulated driver has seen.
 
 Arguments: the folder, the file of inputs, the file to write, and settings as JSON: ``runs``; what happens to rank 1
-(``fate``) before the last run, or, where it is absent or without NCCL, before it opens the library; how ranks find each
-other (``way``): by MPI, or by NCCL's ``id`` or a ``communicator`` that this script makes, with the number of the rank in
-RANK; settings of the emulated driver (``being``).
+(``fate``) before the last run, or, where it is absent or without NCCL, before it opens the library; how ranks find
+each other (``way``): by MPI, or by NCCL's ``id`` or a ``communicator`` that this script makes, with the number of the
+rank in RANK; settings of the emulated driver (``being``).
 """
 
 import ctypes
