@@ -386,6 +386,7 @@ bool put_work(void* handle, std::function<bool()> carry_on, const std::vector<co
     std::vector<Address> used;
     for (const void* const memory : uses) used.push_back(reinterpret_cast<Address>(memory));
     put_steps(*stream, std::move(used), std::move(carry_on));
+    try_advance(*stream, stream->put);  // so that it reads too early what its stream does not wait for
     return true;
 }
 

@@ -11,7 +11,7 @@
 namespace lm_emulated {
 
 /// Puts work into a stream, a CUstream: it goes on whenever `carry_on()` is called, and has ended once that returns true.
-/// It uses memory of the device at these addresses. False where there is no such stream.
+/// It begins as soon as the stream lets it. It uses memory of the device at these addresses. False where there is no such stream.
 bool put_work(void* stream, std::function<bool()> carry_on, const std::vector<const void*>& uses);
 
 /// Whether these bytes lie in one allocation of the device.
