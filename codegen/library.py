@@ -416,7 +416,7 @@ class Describer:
         how = f"{{Exchange::{kind}, {group.size}, {group.stride}, {step.attr.peer}}}"
         size = self._size(sym.product(buffer.shape) * buffer.dtype.itemsize)
         data = self._pointer(buffer, pointers)
-        ends = f"{data}, nullptr" if step.attr.sends else f"nullptr, {data}"
+        ends = f"{data}, {{}}" if step.attr.sends else f"{{}}, {data}"
         call = Call(f"context.start({step.ticket}, {how}, {ends}, {size})", step.origins)
         return Step("host", self._number(step), "", (call,))
 

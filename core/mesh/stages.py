@@ -69,7 +69,8 @@ def cut(whole: Divided, count: int, micro_batches: int, link: Link, rates: Rates
     across = [0.0] * (len(steps) + 1)  # seconds of what crosses a cut before each step, first as differences
     for node, places in readers.items():
         if places:
-            seconds = link.latency + cost.bytes_of(node) / link.bandwidth
+            size = cost.bytes_of(node)  # which is stored, sent, and read again
+            seconds = link.latency + size / link.bandwidth + 2 * size / rates.memory
             across[place[node] + 1] += seconds
             across[max(places) + 1] -= seconds
     cuts = cheapest(work, list(accumulate(across)), count, micro_batches)

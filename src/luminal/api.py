@@ -105,8 +105,8 @@ def compile(
     ``luminal.core.schedule.numeric.winograd``).
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
     opening of the library (see ``luminal.core.decompose.random``).
-    ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs: ``{"tensor": 2}`` has the axes of the
-    mesh with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
+    ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs or NVIDIA GPUs: ``{"tensor": 2}`` has the
+    axes with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
     ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
     and outputs, which are whole. Both may be PyTorch's: a ``DeviceMesh``; DTensors or placements by name, or a plan of
     ``parallelize_module``. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
@@ -343,7 +343,7 @@ def plan(
         raise InputError(f"measured: expected seconds of a run, found {measured!r}")
     chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
     if chosen.grid is not None:
-        raise InputError(f"a mesh is of CPUs: expected a CPU as the target, found {chosen.name}")
+        raise InputError(f"a forecast is for CPUs: expected a CPU as the target, found {chosen.name}")
     stages, joined = Stages(progress), meshes.parse_link(link)
     axes, shard = meshes.read(mesh, shard, model)
     mesh = meshes.parse(axes)

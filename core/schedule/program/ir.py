@@ -100,7 +100,7 @@ class Phase:
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
     step. At most one step can raise a status. ``linked``: a step reads what an earlier one wrote, so each share runs
     through all steps before the next share begins, while its results are in the cache. Of buffers with ``portions``,
-    which no other step uses, a thread has the portion of its current share alone."""
+    which no step outside such phases uses, a thread has the portion of its current share alone."""
 
     first: int
     last: int

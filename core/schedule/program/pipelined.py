@@ -1,17 +1,21 @@
 """A pipeline: entries that are stages of a model become one entry, in which each rank runs its own stage for one
 micro-batch after the other.
 
-A rank's part of a run is a list of steps. For each micro-batch it waits for what earlier stages have sent, runs the
-steps of its stage, and begins to send on what it made; it then begins to receive for the micro-batch after the next
-one. So what passes between stages has two places on either side, and is under way while the next micro-batch is
-computed. What the stages give is sent to all ranks, as outputs are whole on each.
+A rank's part of a run is a list of steps. Stage s computes micro-batch m in tick m + s, and then begins to send what it
+made. In the same tick, before it computes, a rank begins to receive what is sent to it, for the next micro-batch; so
+what passes between stages is under way while another micro-batch is computed, and has a place on either side for each.
+What the stages give is sent to all ranks, as outputs are whole on each.
+
+All ranks begin transfers in one order: by the tick, then by the stage that sends. So none waits for another in a
+circle, even where a device carries out one transfer after the other, as streams of GPUs do.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from luminal.core import symbolic as sym
 from luminal.core.data import Renamed
@@ -38,7 +42,7 @@ from luminal.core.schedule.program.ir import (
     numbered,
 )
 
-PLACES = 2  # of a value that passes between stages: one is used while the other is under way
+SENT = 2  # places of what a stage sends: one is written while the other is under way
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,20 @@ def joined(program: Program, entries: Sequence[Parts], group: Group, mesh: tuple
         mesh=mesh,
         pipeline=Pipeline(group, found.homes),
     )
+
+
+class Moment(NamedTuple):
+    """When a transfer begins, among all: the tick, the stage that sends, the number of the value, the receiver."""
+
+    tick: int
+    source: int
+    what: int
+    to: int
+
+    @property
+    def batch(self) -> int:
+        """The number of the micro-batch."""
+        return self.tick - self.source
 
 
 @dataclass
@@ -142,71 +160,79 @@ class _Stage:
 
     def __post_init__(self) -> None:
         self.end = aligned(self.entry.arena_size)
-        count, parts = len(self.parts.stages), self.parts
+        self.sent = [p for p in self.parts.passing if p.source == self.number]
+        self.received = [p for p in self.parts.passing if self.number in p.targets]
         inner = (step.ticket + 1 for e in self.whole.program.entries for step in _exchanges(e.region))
-        first = max(inner, default=0)
-        passing = [(p.name, to, place) for p in parts.passing for to in p.targets for place in range(PLACES)]
-        returned = [
-            (tensor.name, to, batch)
-            for tensor in parts.outputs for to in range(count) for batch in range(parts.micro_batches)
-        ]  # fmt: skip
-        self.tickets = {what: first + number for number, what in enumerate(passing)}
-        self.returned = {what: first + len(passing) + number for number, what in enumerate(returned)}
-        self.others = [stage for stage in range(count) if stage != self.number]
-        self.sent = [p for p in parts.passing if p.source == self.number]
-        self.received = [p for p in parts.passing if self.number in p.targets]
+        self.first = max(inner, default=0)
 
     def region(self) -> Region:
         """All steps of a run, with the phases of the stage for each micro-batch."""
         count = self.parts.micro_batches
         steps: list[Step] = []
         phases: list[Phase] = []
-        begun: list[Transfer] = []  # of outputs
-        for batch in range(min(PLACES, count)):
-            steps += self._receive(batch)
+        waiting = deque(self._transfers())
+        begun: dict[Moment, Transfer] = {}
+
+        def begin(end: tuple[int, int]) -> None:
+            """Begins the transfers before a tick and a stage."""
+            while waiting and waiting[0][0][:2] < end:
+                moment, transfer = waiting.popleft()
+                steps.append(transfer)
+                begun[moment] = transfer
+
+        def wait(due: Sequence[Moment]) -> None:
+            for moment in due:
+                step = begun.pop(moment)
+                steps.append(Wait(step.ticket, step.arguments))
+
+        values = len(self.parts.passing)  # behind which outputs are numbered
         for batch in range(count):
-            steps += map(_wait, self._receive(batch))
-            if batch >= PLACES:
-                steps += map(_wait, self._send(batch - PLACES))
+            tick = batch + self.number
+            begin((tick, self.number))
+            # What this micro-batch reads has come, and what is in the place of what it writes has gone.
+            last = {False: batch, True: batch - SENT}
+            wait([m for m in begun if m.what < values and m.batch <= last[m.source == self.number]])
             names = self._arguments(batch)
             shift = len(steps)
             steps += [self._renamed(step, names) for step in self.entry.region.steps]
             phases += self._phases(self.entry.region, names, shift)
-            steps += self._send(batch)
-            outputs = list(self._outputs(batch))
-            steps += outputs
-            begun += outputs
-            if batch + PLACES < count:
-                steps += self._receive(batch + PLACES)
-        for batch in range(max(count - PLACES, 0), count):
-            steps += map(_wait, self._send(batch))
-        steps += map(_wait, begun)
+            begin((tick, self.number + 1))
+        begin((count + len(self.parts.stages), 0))
+        wait(list(begun))
         return Region(tuple(steps), tuple(phases))
 
     # ---- what passes -----------------------------------------------------------------------------------------------
 
-    def _receive(self, batch: int) -> list[Transfer]:
-        return [self._transfer(p.name, batch, p.source, False) for p in self.received]
+    def _transfers(self) -> list[tuple[Moment, Transfer]]:
+        """What this rank sends and receives, in the order in which it begins that."""
+        parts, ticket = self.parts, self.first
+        found: list[tuple[Moment, Transfer]] = []
+        for what, p in enumerate(parts.passing):
+            for to in p.targets:
+                places = to - p.source + 1  # in time, the receiver is so many micro-batches behind
+                if self.number in (p.source, to):
+                    for batch in range(parts.micro_batches):
+                        moment = Moment(batch + p.source, p.source, what, to)
+                        place = batch % (SENT if p.source == self.number else places)
+                        passed = self._passed(p.source, to, ticket + batch % places)
+                        found.append((moment, Transfer(passed, self._place(p.name, place))))
+                ticket += places
+        for number, tensor in enumerate(parts.outputs):
+            by = parts.given_by[tensor.name]
+            # What is the same in all micro-batches is sent after the last one.
+            sent = range(0 if tensor.name in parts.rows else parts.micro_batches - 1, parts.micro_batches)
+            for to in range(len(parts.stages)):
+                if to != by and self.number in (by, to):
+                    for batch in sent:
+                        moment = Moment(batch + by, by, len(parts.passing) + number, to)
+                        passed = self._passed(by, to, ticket + batch)
+                        found.append((moment, Transfer(passed, self._part(tensor, batch))))
+                ticket += parts.micro_batches
+        return sorted(found, key=lambda pair: pair[0])
 
-    def _send(self, batch: int) -> list[Transfer]:
-        return [self._transfer(p.name, batch, to, True) for p in self.sent for to in p.targets]
-
-    def _transfer(self, name: str, batch: int, peer: int, sends: bool) -> Transfer:
-        place = batch % PLACES
-        ticket = self.tickets[name, peer if sends else self.number, place]
-        passed = Passed(self.whole.group, peer, sends, ticket)
-        return Transfer(passed, self._place(name, place))
-
-    def _outputs(self, batch: int) -> Iterator[Transfer]:
-        """What this stage gives its callers, to all other ranks, and what others give, from them."""
-        for tensor in self.parts.outputs:
-            if tensor.name not in self.parts.rows and batch + 1 < self.parts.micro_batches:
-                continue  # it is the same in all micro-batches
-            by, buffer = self.parts.given_by[tensor.name], self._part(tensor, batch)
-            sends = by == self.number
-            for peer in self.others if sends else [by]:
-                ticket = self.returned[tensor.name, peer if sends else self.number, batch]
-                yield Transfer(Passed(self.whole.group, peer, sends, ticket), buffer)
+    def _passed(self, source: int, to: int, ticket: int) -> Passed:
+        sends = source == self.number
+        return Passed(self.whole.group, to if sends else source, sends, ticket)
 
     def _place(self, name: str, place: int) -> str:
         """One of the buffers of a value that passes between stages."""
@@ -237,9 +263,10 @@ class _Stage:
 
     def _arguments(self, batch: int) -> dict[str, str]:
         """The buffers that the tensors of the stage's entry are in for a micro-batch."""
-        passing = {p.name for p in (*self.sent, *self.received)}
+        places = {p.name: batch % (self.number - p.source + 1) for p in self.received}
+        places |= {p.name: batch % SENT for p in self.sent}
         return {
-            t.buffer: self._place(t.name, batch % PLACES) if t.name in passing else self._part(t, batch)
+            t.buffer: self._place(t.name, places[t.name]) if t.name in places else self._part(t, batch)
             for t in (*self.entry.inputs, *self.entry.outputs)
         }
 
@@ -300,10 +327,6 @@ class _Stage:
         for phase in region.phases:
             portions = tuple(replace(p, buffer=self._name(p.buffer, names)) for p in phase.portions)
             yield replace(phase, first=phase.first + shift, last=phase.last + shift, portions=portions)
-
-
-def _wait(step: Transfer) -> Wait:
-    return Wait(step.ticket, step.arguments)
 
 
 def _exchanges(region: Region) -> Iterator[Exchange]:

@@ -333,14 +333,16 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
     """Phases follow each other, divide the tasks of their steps, and buffers of their steps do not overlap in the
     arena. A buffer in space ``share`` is used only in the phase that has portions of it."""
     free = 0
-    portions = {p.buffer: phase for phase in region.phases for p in phase.portions}
+    portions = {(p.buffer, k) for phase in region.phases for p in phase.portions for k in _steps_of(phase)}
     for number, step in enumerate(region.steps):
         for nested in inner(step):
             _check_phases(program, entry, nested)
         for name in (_place(program, name).name for name in _used(step)):
             if program.buffer(name).space == "share":
-                held = name in portions and portions[name].first <= number <= portions[name].last
-                _expect(held, f"entry {entry}, step {number}: {name} is used outside a phase with portions of it")
+                _expect(
+                    (name, number) in portions,
+                    f"entry {entry}, step {number}: {name} is used outside a phase with portions of it",
+                )
     for phase in region.phases:
         where = f"entry {entry}, steps {phase.first} to {phase.last}"
         _expect(free <= phase.first < phase.last < len(region.steps), f"{where}: no phase can be there")
@@ -361,6 +363,10 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
         buffers = {_place(program, name) for step in steps for name in step.arguments}
         shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")
+
+
+def _steps_of(phase: Phase) -> range:
+    return range(phase.first, phase.last + 1)
 
 
 def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[Launch]) -> None:

@@ -16,6 +16,16 @@ struct Exchange {
     int32_t size;
     int32_t stride;
     int32_t number;
+
+    /// Whether member `me` of the group gets a message from another one, `source`.
+    bool receives(int32_t me, int32_t source) const {
+        switch (kind) {
+            case part: return false;
+            case broadcast: return source == number;
+            case shift: return source == me - number;
+            default: return true;
+        }
+    }
 };
 
 }  // namespace LM_RUNTIME
