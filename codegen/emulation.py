@@ -20,8 +20,9 @@ from luminal.core.errors import BuildError
 KERNELS = "emulated_kernels.so"
 DRIVER = "emulated_driver.so"
 
-# The source of the emulated driver, by the dialect of a target, and the architectures that it supports.
-_DRIVERS = {"cuda": "cuda_driver.cpp", "metal": "metal_runtime.cpp"}
+# The sources of the emulated driver, and of what else it stands in for, by the dialect of a target; and the
+# architectures that it supports.
+_DRIVERS = {"cuda": ("cuda_driver.cpp", "nccl.cpp"), "metal": ("metal_runtime.cpp",)}
 _ARCHITECTURES = {"metal": ("x86_64",)}
 
 # The host code looks for it beside the library.
@@ -69,7 +70,7 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
     kernels["kernels.cpp"] = Unit(table, (*_FLAGS, *language))
     kernels["emulator.cpp"] = _own("emulator.cpp", "-O2")
     device = [f"-DLM_EMULATED_CAPABILITY={cuda.capability(bundle.target)}"] if dialect == "cuda" else []
-    driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden", *device)}
+    driver = {name: _own(name, "-O1", "-fvisibility=hidden", *device) for name in _DRIVERS[dialect]}
     return (
         Product(KERNELS, compiler, kernels, ("-shared", "-ldl"), standard=True),
         Product(DRIVER, compiler, driver, ("-shared", "-Wl,-z,defs", "-pthread", "-ldl"), standard=True),

@@ -11,10 +11,16 @@ from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.types import DType
 
 
-def no_float64(language: str) -> Callable[[Program], None]:
-    """A check that raises UnsupportedError, with the source operators, where a program computes in float64."""
+def lacking(language: str, device: str) -> Callable[[Program], None]:
+    """A check that raises UnsupportedError where a program computes in float64, with the source operators, and where it
+    is for a mesh of devices."""
 
     def check(program: Program) -> None:
+        if program.mesh:
+            raise UnsupportedError(
+                f"{program.name}: a mesh of devices is for CPUs and for NVIDIA's GPUs, found one of {device}; compile "
+                "for another target, or without a mesh"
+            )
         for kernel in program.kernels:
             if any(dtype.is_float and dtype.bits == 64 for dtype in _dtypes(kernel)):
                 raise UnsupportedError(

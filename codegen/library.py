@@ -29,7 +29,9 @@ from luminal.core.schedule.program.ir import (
     Phase,
     Program,
     Region,
+    Stages,
     State,
+    Transfer,
     Wait,
 )
 from luminal.core.sizes import Solution, solve
@@ -48,12 +50,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class FiniteRow:
-    """A constant that must be finite: its name, the member of ``enum lm_dtype``, its identifier, its elements."""
+    """A constant that must be finite: its name, the member of ``enum lm_dtype``, its identifier, its elements, and the
+    stage of a pipeline that has it."""
 
     name: str
     c_dtype: str
     identifier: str
     count: int
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,16 @@ class BranchStep:
 
 
 @dataclass(frozen=True)
+class StagesStep:
+    """The steps of each place among ``size`` ranks, ``stride`` apart."""
+
+    size: int
+    stride: int
+    places: tuple[tuple[AnyStep, ...], ...]
+    how: str = "stages"
+
+
+@dataclass(frozen=True)
 class MeasureStep:
     """Sets the size of the dim number ``dim`` to the integer at the pointer ``count``."""
 
@@ -139,7 +153,7 @@ class Runs:
     origins: tuple[str, ...] = ()
 
 
-AnyStep: TypeAlias = Step | LoopStep | BranchStep | MeasureStep
+AnyStep: TypeAlias = Step | LoopStep | BranchStep | StagesStep | MeasureStep
 
 
 @dataclass(frozen=True)
@@ -283,7 +297,8 @@ class Describer:
     def _finite(self, name: str) -> FiniteRow:
         buffer = self.program.buffer(name)
         size = buffer.size // buffer.dtype.itemsize
-        return FiniteRow(name, public.c_dtype(buffer.dtype), self.constants[name].identifier, size)
+        stage = self.program.pipeline.homes[name] if self.program.pipeline else 0
+        return FiniteRow(name, public.c_dtype(buffer.dtype), self.constants[name].identifier, size, stage)
 
     def _state(self, state: State, face: Tensor) -> StateRow:
         buffer = self.program.buffer(state.buffer)
@@ -321,6 +336,8 @@ class Describer:
                     yield self._host(step, pointers)
                 case Exchange():
                     yield self._exchange(step, pointers)
+                case Transfer():
+                    yield self._transfer(step, pointers)
                 case Wait():
                     call = Call(f"context.wait({step.ticket})", step.origins)
                     yield Step("host", self._number(step), "", (call,))
@@ -329,6 +346,9 @@ class Describer:
                 case Measure():
                     count = self._pointer(self.program.buffer(step.count), pointers)
                     yield MeasureStep(self.dims[step.dim], step.dim.name, count)
+                case Stages():
+                    places = tuple(tuple(self._region(inner, dict(pointers))) for inner in step.regions)
+                    yield StagesStep(step.group.size, step.group.stride, places)
                 case Branch():
                     then, other = (tuple(self._region(inner, dict(pointers))) for inner in (step.then, step.other))
                     yield BranchStep(self._pointer(self.program.buffer(step.flag), pointers), then, other)
@@ -390,6 +410,16 @@ class Describer:
         call = Call(text + f"{self._pointer(result, pointers)}, {size})", step.origins)
         return Step("host", self._number(step), "", (call,))
 
+    def _transfer(self, step: Transfer, pointers: dict[str, str]) -> Step:
+        buffer, group = self.program.buffer(step.buffer), step.attr.group
+        kind = "send" if step.attr.sends else "receive"
+        how = f"{{Exchange::{kind}, {group.size}, {group.stride}, {step.attr.peer}}}"
+        size = self._size(sym.product(buffer.shape) * buffer.dtype.itemsize)
+        data = self._pointer(buffer, pointers)
+        ends = f"{data}, {{}}" if step.attr.sends else f"{{}}, {data}"
+        call = Call(f"context.start({step.ticket}, {how}, {ends}, {size})", step.origins)
+        return Step("host", self._number(step), "", (call,))
+
     def _number(self, step: Numbered) -> int:
         name = self._called(step)
         said = f"{step.function}({', '.join(step.arguments)})" if isinstance(step, HostCall) else name
@@ -439,7 +469,8 @@ class Describer:
         """A pointer to ``part``, the slice of its whole at the counter; pointers move by ``unit`` per element."""
         assert part.counter is not None
         stride = self._size(sym.product(part.shape) * unit)
-        return f"{self._pointer(self.program.buffer(part.whole), pointers)} + {part.counter.name} * {stride}"
+        number = part.counter if isinstance(part.counter, int) else part.counter.name
+        return f"{self._pointer(self.program.buffer(part.whole), pointers)} + {number} * {stride}"
 
     # ---- sizes -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from luminal.core.target import Target
 _DEFAULT = "luminal/own_namespace.hpp"  # gives the headers a namespace where, as it never is here, none is defined
 
 
-check = lacking.no_float64("Metal")
+check = lacking.lacking("Metal", "Apple's GPUs")
 
 
 def shader_text(sources: Iterable[str], inside: str) -> str:

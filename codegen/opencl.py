@@ -56,6 +56,6 @@ HOST = Host(
     ".cl",
     library.LaunchDescriber,
     {"opencl/library.cpp.j2": LIBRARY, "cuda/images.cpp.j2": IMAGES, **PUBLIC},
-    lacking.no_float64("OpenCL, as luminal uses it,"),
+    lacking.lacking("OpenCL, as luminal uses it,", "OpenCL devices"),
     _more,
 )

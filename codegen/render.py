@@ -204,7 +204,7 @@ def assemble(
     system = platforms.ALL[target.system]
     texts = list(kernels.values())
     target = target.using(feature for text in texts for unit in text.units for feature in unit.features)
-    plan = weights.plan([(name, program.buffer(name).size) for name in program.constants])
+    plan = _plan(program)
     context: dict[str, Any] = {
         "interface": face,
         "namespace": namespace(program.name),
@@ -219,6 +219,8 @@ def assemble(
         "stack_kib": _stack_kib(program),
         "ranks": program.ranks,
         "tickets": program.tickets,
+        "pipeline": program.pipeline,
+        "stage_bytes": [stage.payload_bytes for stage in plan.stages],
         "kernel_sources": list(kernels),
         "kernel_groups": _groups(program.name, target),
         "conditions": {
@@ -248,6 +250,16 @@ def assemble(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
         system, tensors=MappingProxyType(tensors(program)), content_id=identity,
     )  # fmt: skip
+
+
+def _plan(program: Program) -> WeightsPlan:
+    """Where the constants of ``program`` lie in the file of its weights, or in those of its stages."""
+    sizes = [(name, program.buffer(name).size) for name in program.constants]
+    if program.pipeline is None:
+        return weights.plan(sizes)
+    homes = program.pipeline.homes
+    stages = range(program.pipeline.group.size)
+    return weights.staged([(name, size) for name, size in sizes if homes[name] == stage] for stage in stages)
 
 
 def content_id(program: Program) -> bytes:
@@ -318,6 +330,7 @@ def _library(
                 "offset": offset,
                 "bytes": plan.sizes[name],
                 "finite": name in program.finite,
+                **({"stage": program.pipeline.homes[name]} if program.pipeline else {}),
             }
             for name, offset in plan.offsets.items()
         ],

@@ -33,11 +33,13 @@ _HEADER = struct.Struct(f"<8sII{HASH_BYTES}sQQQ{ID_BYTES}s")
 
 @dataclass(frozen=True)
 class WeightsPlan:
-    """Where each constant lies: byte offsets into the payload, in the order in which they are written."""
+    """Where each constant lies: byte offsets into the payload, in the order in which they are written. In a pipeline,
+    the constants of each of the ``stages`` are in files of their own, of ``payload_bytes`` at the most."""
 
     offsets: Mapping[str, int]
     sizes: Mapping[str, int]
     payload_bytes: int
+    stages: tuple[WeightsPlan, ...] = ()
 
 
 def plan(constants: Sequence[tuple[str, int]]) -> WeightsPlan:
@@ -55,6 +57,14 @@ def plan(constants: Sequence[tuple[str, int]]) -> WeightsPlan:
         sizes[name] = size
         end = offsets[name] + size
     return WeightsPlan(MappingProxyType(offsets), MappingProxyType(sizes), aligned(end))
+
+
+def staged(stages: Iterable[Sequence[tuple[str, int]]]) -> WeightsPlan:
+    """Lay out the ``(name, bytes)`` of each stage as ``plan`` does it."""
+    plans = tuple(map(plan, stages))
+    offsets = {name: offset for each in plans for name, offset in each.offsets.items()}
+    sizes = {name: size for each in plans for name, size in each.sizes.items()}
+    return WeightsPlan(offsets, sizes, max(each.payload_bytes for each in plans), plans)
 
 
 def content_id(constants: Iterable[tuple[str, bytes]]) -> bytes:

@@ -112,3 +112,22 @@ class Arrays(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class Renamed(Mapping[str, Array]):
+    """Some of ``arrays`` by other names: ``names`` says of each the name there."""
+
+    def __init__(self, arrays: Mapping[str, Array], names: Mapping[str, str]) -> None:
+        self._arrays, self._names = arrays, names
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -7,6 +7,7 @@ depend on the number of ranks alone, under any transport. ``lockstep`` runs all 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from luminal.core.errors import InputError, ShapeError
+from luminal.core.ops import Passed
 from luminal.core.symbolic import Int
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -71,22 +73,56 @@ EXCHANGES: dict[str, Kind] = {
 
 
 class _Ranks:
-    """The exchanges of as many threads as there are ranks, each of which waits for all others."""
+    """The exchanges of as many threads as there are ranks, each of which waits for the others of its group."""
 
     def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size)
+        self.barriers: dict[tuple[int, int, int], threading.Barrier] = {}  # of groups, by first rank, size and stride
         self.given: list[Array] = [np.empty(0)] * size
+        self.changed = threading.Condition()
+        self.broken = False
+        self.sent: dict[tuple[int, int, int], deque[Array]] = {}  # by sender, receiver and ticket
 
     def exchange(self, rank: int, attr: Any, array: Array) -> Array:
         group = attr.group
         me = rank // group.stride % group.size
         first = rank - me * group.stride
+        if isinstance(attr, Passed):
+            return self._pass(rank, first + attr.peer * group.stride, attr, array)
         self.given[rank] = array
-        self.barrier.wait()
+        barrier = self._barrier(first, group.size, group.stride)
+        barrier.wait()
         members = [self.given[first + k * group.stride] for k in range(group.size)]
         result = np.array(EXCHANGES[attr.kind].meaning(members, me, attr.number))
-        self.barrier.wait()  # before a rank gives what it exchanges next
+        barrier.wait()  # before a rank gives what it exchanges next
         return result
+
+    def _barrier(self, first: int, size: int, stride: int) -> threading.Barrier:
+        with self.changed:
+            if self.broken:
+                raise threading.BrokenBarrierError
+            return self.barriers.setdefault((first, size, stride), threading.Barrier(size))
+
+    def _pass(self, rank: int, other: int, attr: Passed, array: Array) -> Array:
+        """``array``, which another rank is sent; or what comes from it, as soon as it does."""
+        pair = (rank, other) if attr.sends else (other, rank)
+        with self.changed:
+            waiting = self.sent.setdefault((*pair, attr.ticket), deque())
+            if attr.sends:
+                waiting.append(array.copy())
+                self.changed.notify_all()
+                return array
+            self.changed.wait_for(lambda: waiting or self.broken)
+            if not waiting:
+                raise threading.BrokenBarrierError
+            return waiting.popleft()
+
+    def abort(self) -> None:
+        """Ends the waiting of all ranks."""
+        with self.changed:
+            self.broken = True
+            for barrier in self.barriers.values():
+                barrier.abort()
+            self.changed.notify_all()
 
 
 def lockstep(size: int, work: Callable[[int, Exchange], T]) -> list[T]:
@@ -98,7 +134,7 @@ def lockstep(size: int, work: Callable[[int, Exchange], T]) -> list[T]:
         try:
             return work(rank, lambda attr, array: ranks.exchange(rank, attr, array))
         except BaseException:
-            ranks.barrier.abort()
+            ranks.abort()
             raise
 
     with ThreadPoolExecutor(size) as threads:

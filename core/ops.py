@@ -262,6 +262,17 @@ class Exchanged:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """What one rank of ``group`` sends to its member ``peer``, or else receives from it; what is sent with a ``ticket``
+    is received with the same, in the order in which it was sent."""
+
+    group: Group
+    peer: int
+    sends: bool
+    ticket: int
+
+
+@dataclass(frozen=True)
 class Extent:
     """The length of an ``Iota``, or the value of a ``Dim``."""
 

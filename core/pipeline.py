@@ -113,7 +113,6 @@ def compile_graphs(
         _check_names(graph)
         _check_sizes(graph)
         _check_texts(graph, target)
-        _check_mesh(graph, target)
         check_graph(graph)
         watch("graph", graph)
         if multiplies_bytes:
@@ -224,14 +223,6 @@ def _check_texts(graph: Graph, target: Target) -> None:
     if found is not None and target.grid is not None:
         where = "; ".join(map(str, graph.origins.get(found, ()))) or str(found)
         raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")
-
-
-def _check_mesh(graph: Graph, target: Target) -> None:
-    """Raises UnsupportedError where GPUs would have to exchange data."""
-    if graph.mesh and target.grid is not None:
-        raise UnsupportedError(
-            f"{graph.name}: a mesh of devices is for CPUs, found the target {target.name!r}; compile for a CPU"
-        )
 
 
 def prepare(wholes: Sequence[Contracted], target: Target) -> Iterator[tuple[Graph, Prepared]]:

@@ -130,6 +130,8 @@ def build_library(folder: Path, images: ImageCompiler | None = None, made: Sourc
 
 # What only kernels ask for in which groups of warps multiply.
 FOR_GROUPS = ("cuFuncSetAttribute", "cuTensorMapEncodeTiled")
+# What only ranks of a mesh ask for.
+FOR_RANKS = ("cuDeviceGetUuid", "cuStreamQuery", "cuEventQuery")
 
 
 class FakeDriver:

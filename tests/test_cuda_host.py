@@ -26,6 +26,7 @@ from tests import cuda_support, device_support, weights_support
 from tests.conftest import Golden
 from tests.cuda_support import (
     FOR_GROUPS,
+    FOR_RANKS,
     PROGRAM,
     Abi,
     Array,
@@ -416,8 +417,9 @@ def test_a_call_that_fails_is_reported_and_leaves_nothing(fake: FakeDriver, path
         assert fake.objects() == before, f"call {failed} of {function}"
         assert fake.faults() == []
     # Everything that the host code calls is called here, but for launches one by one, waits that nobody looks at, first
-    # values of states, and what products of groups of warps ask for (tests/test_groups.py).
-    elsewhere = ("cuLaunchKernel", "cuEventSynchronize", "cuMemcpyDtoDAsync_v2", *FOR_GROUPS)
+    # values of states, what products of groups of warps ask for (tests/test_groups.py), and what ranks of a mesh do
+    # (tests/test_mesh_gpus.py).
+    elsewhere = ("cuLaunchKernel", "cuEventSynchronize", "cuMemcpyDtoDAsync_v2", *FOR_GROUPS, *FOR_RANKS)
     assert failed > 0 or function in elsewhere
 
 

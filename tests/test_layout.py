@@ -36,6 +36,8 @@ OPERATORS = frozenset(
     | {"lstm", "gru", "rnn", "score", "scores", "logits", "causal", "query", "queries", "heads"}
 )
 MODELS = frozenset({"bert", "minilm", "resnet", "llama", "tinyllama", "gpt", "vit", "mistral", "whisper"})
+# Functions of NVIDIA's driver, which the runtime can call by no other names.
+OTHERS = frozenset({"cuStreamQuery", "cuEventQuery"})
 # Frameworks that `import luminal` must not pull in: each belongs to one kind of user only.
 FRAMEWORKS = frozenset({"torch", "onnx", "onnxruntime", "transformers", "openvino"})
 
@@ -291,7 +293,7 @@ def test_every_decomposition_is_used() -> None:
 def words(text: str) -> set[str]:
     """The words of each identifier in a text, and each two neighbours as one: ``layer_norm`` is also layernorm."""
     found: set[str] = set()
-    for identifier in re.findall(r"\w+", text):
+    for identifier in set(re.findall(r"\w+", text)) - OTHERS:
         parts = [word.lower() for word in WORD.findall(identifier)]
         found.update(parts, map("".join, pairwise(parts)))
     return found
@@ -379,6 +381,7 @@ def test_words_are_found_inside_identifiers(text: str, name: str) -> None:
 
 def test_words_do_not_match_parts_of_others() -> None:
     assert not words("convert conversion reluctant vital max thread_pool") & (OPERATORS | MODELS)
+    assert words("stream_query") & OPERATORS and not words('"cuStreamQuery"') & OPERATORS
 
 
 def test_comments_and_docstrings_may_explain() -> None:

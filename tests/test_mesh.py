@@ -11,7 +11,7 @@ import luminal
 from luminal import api, meshes
 from luminal.core import derivative, exchange, interp, ir, ops, traverse
 from luminal.core.differentiate import differentiated
-from luminal.core.errors import InputError, UnsupportedError
+from luminal.core.errors import InputError
 from luminal.core.mesh import choose, divide, traffic
 from luminal.core.mesh.choose import Problem
 from luminal.core.mesh.cost import Link, Rates
@@ -326,12 +326,6 @@ def test_what_no_mesh_is(mesh, shard, message: str) -> None:
     module, x = model("images")
     with pytest.raises(InputError, match=message):
         luminal.compile(module, (x,), mesh=mesh, shard=shard)
-
-
-def test_meshes_are_of_cpus() -> None:
-    module, x = model("images")
-    with pytest.raises(UnsupportedError, match="for CPUs"):
-        luminal.compile(module, (x,), mesh={"tensor": 2}, target="cuda:sm_90", emulate=True)
 
 
 def test_links_in_words() -> None:

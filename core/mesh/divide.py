@@ -16,6 +16,8 @@ from luminal.core.mesh.placement import WHOLE, Placement, Split
 from luminal.core.mesh.plan import Plan
 from luminal.core.ops import Group
 
+PIPELINE = "pipeline"  # the axis of a mesh along which ranks have stages, and nothing is divided: see ``stages.py``
+
 
 @dataclass(frozen=True)
 class Divided:
@@ -85,7 +87,7 @@ def divide(
     stride = math.prod(mesh.values())
     for axis, size in mesh.items():
         stride //= size
-        if size == 1:
+        if size == 1 or axis == PIPELINE:
             continue
         group = Group(axis, size, stride)
         given, wanted = _asked(graph, axis, size, shard)

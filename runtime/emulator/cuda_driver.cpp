@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <deque>
 #include <functional>
@@ -26,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda_work.hpp"
 #include "device.hpp"
 #include "tensor_map.hpp"
 
@@ -45,15 +47,17 @@ enum Result : int32_t {
     NO_BINARY_FOR_GPU = 209,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     LAUNCH_FAILED = 719,
     UNKNOWN = 999,
 };
 
 using Address = uint64_t;
 
-/// What was put into a stream, and the memory of the device that it uses.
+/// What was put into a stream, and the memory of the device that it uses. It has ended once carrying it out returns true;
+/// what waits for others is carried on again and again.
 struct Operation {
-    std::function<void()> carry_out;
+    std::function<bool()> carry_on;
     std::vector<Address> uses;
 };
 
@@ -128,9 +132,11 @@ struct State {
         {"first_capability", 0},                 // of device 0, where it has another
         {"memory", int64_t{1} << 40},
         {"requested", 227 << 10},  // bytes of shared memory that a block may have
+        {"machine", getpid()},     // whose GPUs they are: processes that say the same see the same ones
     };
     bool initialised = false;
     int64_t retained = 0;
+    int32_t ordinal = 0;  // of the device whose context was retained last
     lm_emulated::Device device;
     std::map<void*, size_t> pinned;
     Owned<Module> modules;
@@ -223,14 +229,20 @@ bool on_device(Address begin, size_t bytes) {
 
 // ---- streams ---------------------------------------------------------------------------------------------------------
 
-/// Carries out what was put into a stream, up to a position.
-void advance(Stream& stream, uint64_t position) {
+/// Carries out what was put into a stream, up to a position, as far as it need not wait for others; true where that is
+/// all.
+bool try_advance(Stream& stream, uint64_t position) {
     while (stream.done < position && !stream.pending.empty()) {
-        const Operation operation = std::move(stream.pending.front());
+        if (!stream.pending.front().carry_on()) return false;
         stream.pending.pop_front();
         ++stream.done;
-        operation.carry_out();
     }
+    return true;
+}
+
+/// Carries out what was put into a stream, up to a position.
+void advance(Stream& stream, uint64_t position) {
+    while (!try_advance(stream, position)) usleep(100);
 }
 
 void finish(Stream& stream) { advance(stream, stream.put); }
@@ -247,10 +259,17 @@ Stream* find_stream(Stream* handle, const char* function) {
     return known(state().streams, handle, function) ? handle : nullptr;
 }
 
-void put(Stream& stream, std::vector<Address> uses, std::function<void()> carry_out) {
-    stream.pending.push_back({std::move(carry_out), std::move(uses)});
+void put_steps(Stream& stream, std::vector<Address> uses, std::function<bool()> carry_on) {
+    stream.pending.push_back({std::move(carry_on), std::move(uses)});
     ++stream.put;
     if (&stream == &state().default_stream) finish_all();
+}
+
+void put(Stream& stream, std::vector<Address> uses, std::function<void()> carry_out) {
+    put_steps(stream, std::move(uses), [carry_out = std::move(carry_out)] {
+        carry_out();
+        return true;
+    });
 }
 
 void fail_later(int32_t result) {
@@ -262,6 +281,11 @@ int32_t waited(int32_t result) {
     const int32_t earlier = state().sticky;
     state().sticky = SUCCESS;
     return result != SUCCESS ? result : earlier;
+}
+
+/// What the question returns whether work has ended, which is told to return `result`; who waits is told the same.
+int32_t asked(int32_t result, bool ended) {
+    return result != SUCCESS ? result : ended ? state().sticky : static_cast<int32_t>(NOT_READY);
 }
 
 void carry_out(const Launch& launch) {
@@ -340,6 +364,47 @@ int32_t load(const char* bytes, Module& module) {
 }
 
 }  // namespace
+
+// ---- for libraries that work on streams ------------------------------------------------------------------------------
+
+namespace {
+
+/// Tells GPUs apart: 16 bytes.
+std::string uuid(int32_t ordinal) {
+    const int64_t parts[2] = {state().settings["machine"], ordinal};
+    return {reinterpret_cast<const char*>(parts), sizeof(parts)};
+}
+
+}  // namespace
+
+namespace lm_emulated {
+
+bool put_work(void* handle, std::function<bool()> carry_on, const std::vector<const void*>& uses) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    Stream* const stream = find_stream(static_cast<Stream*>(handle), "a library that works on streams");
+    if (stream == nullptr) return false;
+    std::vector<Address> used;
+    for (const void* const memory : uses) used.push_back(reinterpret_cast<Address>(memory));
+    put_steps(*stream, std::move(used), std::move(carry_on));
+    try_advance(*stream, stream->put);  // so that it reads too early what its stream does not wait for
+    return true;
+}
+
+bool is_on_device(const void* begin, size_t bytes) { return on_device(reinterpret_cast<Address>(begin), bytes); }
+
+void was_written(void* begin, size_t bytes) { state().device.written(begin, bytes); }
+
+void record_fault(const std::string& text) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    fault(text);
+}
+
+std::string current_gpu() {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    return contexts.empty() ? "" : uuid(state().ordinal);
+}
+
+}  // namespace lm_emulated
 
 // ---- for tests -------------------------------------------------------------------------------------------------------
 
@@ -440,6 +505,13 @@ EXPORT int32_t cuDeviceGetName(char* name, int32_t size, int32_t) {
     return SUCCESS;
 }
 
+EXPORT int32_t cuDeviceGetUuid(char* bytes, int32_t device) {
+    ENTER("cuDeviceGetUuid");
+    if (device < 0 || device >= state().settings["devices"]) return INVALID_DEVICE;
+    uuid(device).copy(bytes, 16);
+    return SUCCESS;
+}
+
 EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t device) {
     ENTER("cuDeviceGetAttribute");
     const int64_t first = state().settings["first_capability"];
@@ -450,9 +522,10 @@ EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t d
     return SUCCESS;
 }
 
-EXPORT int32_t cuDevicePrimaryCtxRetain(void** context, int32_t) {
+EXPORT int32_t cuDevicePrimaryCtxRetain(void** context, int32_t device) {
     ENTER("cuDevicePrimaryCtxRetain");
     ++state().retained;
+    state().ordinal = device;
     *context = THE_CONTEXT;
     return SUCCESS;
 }
@@ -679,6 +752,13 @@ EXPORT int32_t cuStreamSynchronize(Stream* handle) {
     return waited(entered.result);
 }
 
+EXPORT int32_t cuStreamQuery(Stream* handle) {
+    ENTER_TO_END("cuStreamQuery");
+    Stream* const stream = find_stream(handle, "cuStreamQuery");
+    if (stream == nullptr) return INVALID_HANDLE;
+    return asked(entered.result, try_advance(*stream, stream->put));
+}
+
 /// The work that follows waits for the event as it is recorded now.
 EXPORT int32_t cuStreamWaitEvent(Stream* handle, Event* event, uint32_t) {
     ENTER_IN_CONTEXT("cuStreamWaitEvent");
@@ -686,8 +766,8 @@ EXPORT int32_t cuStreamWaitEvent(Stream* handle, Event* event, uint32_t) {
     if (stream == nullptr || !known(state().events, event, "cuStreamWaitEvent")) return INVALID_HANDLE;
     const Event recorded = *event;
     if (recorded.stream == nullptr || recorded.stream == stream) return SUCCESS;
-    put(*stream, {}, [recorded] {
-        if (state().streams.count(recorded.stream) > 0) advance(*recorded.stream, recorded.position);
+    put_steps(*stream, {}, [recorded] {
+        return state().streams.count(recorded.stream) == 0 || try_advance(*recorded.stream, recorded.position);
     });
     return SUCCESS;
 }
@@ -721,6 +801,12 @@ EXPORT int32_t cuEventSynchronize(Event* event) {
     if (!known(state().events, event, "cuEventSynchronize")) return INVALID_HANDLE;
     if (event->stream != nullptr) advance(*event->stream, event->position);
     return waited(entered.result);
+}
+
+EXPORT int32_t cuEventQuery(Event* event) {
+    ENTER_TO_END("cuEventQuery");
+    if (!known(state().events, event, "cuEventQuery")) return INVALID_HANDLE;
+    return asked(entered.result, event->stream == nullptr || try_advance(*event->stream, event->position));
 }
 
 EXPORT int32_t cuLaunchKernel(const Function* function, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes, mixed, planning, sharded
+from luminal import arguments, artifact, entries, meshes, mixed, pipelines, planning, sharded
 from luminal.codegen import interface
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -60,6 +60,7 @@ def compile(
     mesh: meshes.Mesh | None = None,
     shard: meshes.Shard = "auto",
     link: str | None = None,
+    micro_batches: int = 1,
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Module | Specialised:
@@ -104,12 +105,13 @@ def compile(
     ``luminal.core.schedule.numeric.winograd``).
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
     opening of the library (see ``luminal.core.decompose.random``).
-    ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs: ``{"tensor": 2}`` has the axes of the
-    mesh with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
+    ``mesh`` divides the model among processes that ``mpirun`` starts, on CPUs or NVIDIA GPUs: ``{"tensor": 2}`` has the
+    axes with their sizes. ``shard`` says what lies where: a mapping of names of inputs, outputs and parameters to
     ``{axis of the mesh: axis of the tensor, or None}``; everything else as it costs least, with ``auto`` all but inputs
     and outputs, which are whole. Both may be PyTorch's: a ``DeviceMesh``; DTensors or placements by name, or a plan of
     ``parallelize_module``. ``link`` is the rate between processes and the time of a message, ``25GB/s,10us`` say
-    (see ``luminal.meshes``).
+    (see ``luminal.meshes``). Along the axis ``pipeline`` ranks have stages of the model, which they compute for
+    ``micro_batches``, parts of the batch, one after the other (see ``luminal.pipelines``).
     ``memory`` is the most bytes that the values of an entry may take beside its weights and states, or ``low``: then
     values are computed again instead of kept, those first that cost least, with ``low`` for at most a third more work
     (see ``luminal.core.schedule.program.recompute``). ``progress(stage, fraction)`` is called as work goes on.
@@ -126,6 +128,9 @@ def compile(
     """
     arguments.check_memory(memory)
     mesh, shard = meshes.read(mesh, shard, model)
+    pipelines.check_micro_batches(micro_batches, mesh)
+    if memory is not None and pipelines.is_one(mesh):
+        raise InputError("memory: expected no bound where a mesh has stages, whose values are held by several ranks")
     threads, seed, rounding = arguments.threads(threads), random.parse(seed), activations_.parse(activations)
     chosen, choices = options(target, precision, algebra, weights, winograd, threads, search, _names(model))
     if emulate and chosen.grid is None:
@@ -133,7 +138,8 @@ def compile(
     same: dict[str, Any] = {
         "target": chosen, "precision": precision, "weights": weights, "winograd": winograd, "activations": activations,
         "dims": dims, "constants": constants, "name": name, "threads": threads, "emulate": emulate, "seed": seed,
-        "search": search, "mesh": mesh, "shard": shard, "link": link, "memory": memory,
+        "search": search, "mesh": mesh, "shard": shard, "link": link,
+        "micro_batches": micro_batches, "memory": memory,
     }  # fmt: skip
     if inputs is None and is_module(model) and not _is_traced(model):
         return PerSignature(model, compile, same)
@@ -151,7 +157,14 @@ def compile(
     ranks: list[dict[str, Graph]] = []
     plan: list[str] = []
     cuts: dict[str, Any] = {}
-    if mesh is not None:
+    staged: pipelines.Pipelined | None = None
+    wholes = graphs
+    if mesh is not None and pipelines.is_one(mesh):
+        with stages("divide"):
+            staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
+            graphs, *ranks = map(staged.graphs, staged.ranks)
+            plan = staged.explained()
+    elif mesh is not None:
         with stages("divide"):
             divided = meshes.divided(graphs, mesh, shard, link)
             graphs, *ranks = map(dict, divided.ranks)
@@ -165,6 +178,9 @@ def compile(
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
         others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
+        if staged is not None:
+            program, *others = map(staged.joined, (program, *others))
+            graphs = wholes
         if mesh is not None:
             about = {"plan": plan, "sharded": cuts}
             program, *others = (replace(p, metadata={**p.metadata, **about}) for p in (program, *others))
@@ -299,6 +315,7 @@ def plan(
     mesh: meshes.Mesh,
     shard: meshes.Shard = "auto",
     link: str | None = None,
+    micro_batches: int = 1,
     node: str | None = None,
     measured: float | None = None,
     target: str | Target = "host",
@@ -326,25 +343,40 @@ def plan(
         raise InputError(f"measured: expected seconds of a run, found {measured!r}")
     chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
     if chosen.grid is not None:
-        raise InputError(f"a mesh is of CPUs: expected a CPU as the target, found {chosen.name}")
+        raise InputError(f"a forecast is for CPUs: expected a CPU as the target, found {chosen.name}")
     stages, joined = Stages(progress), meshes.parse_link(link)
     axes, shard = meshes.read(mesh, shard, model)
     mesh = meshes.parse(axes)
+    pipelines.check_micro_batches(micro_batches, mesh)
     rates = None if node is None else planning.parse_node(node)
     with stages("import"):
         graphs = mixed.applied(_entries(model, inputs, dims, constants, None), precision)
     graphs = _approximated(graphs, choices, chosen, stages, rounding)
+    staged: pipelines.Pipelined | None = None
     with stages("divide"):
-        first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
+        if pipelines.is_one(mesh):
+            staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
+            its, words = staged.graphs(0), staged.explained()
+        else:
+            first = meshes.of_ranks(meshes.plans(graphs, mesh, shard, link), [0])
+            its, words = dict(first.ranks[0]), meshes.explained(first)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         name = next(iter(graphs.values())).name
-        alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, first.ranks[0]))
+        alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, its))
+        divided = divided if staged is None else staged.joined(divided)
     if rates is None:
         with stages("measure"):
             rates = planning.measured_node(chosen, cpus(threads))
-    found = planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, meshes.explained(first))
-    return found if measured is None else found.scaled(measured)
+
+    def foretold(rates: planning.Node) -> Outlook:
+        return planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, words)
+
+    found = foretold(rates)
+    if measured is not None:
+        scaled = found.scaled(measured)
+        found = scaled if staged is None else foretold(scaled.node)  # ranks wait for each other by what each computes
+    return found
 
 
 def _approximated(

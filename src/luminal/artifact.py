@@ -13,7 +13,7 @@ import shutil
 import sysconfig
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -43,7 +43,8 @@ def build(
     program: Program, target: Target, stages: Stages, emulate: bool = False, others: Sequence[Program] = ()
 ) -> Path:
     """The folder of ``program`` compiled for ``target``, built where the cache does not have it. In a mesh, ``others``
-    are those of the ranks but the first, which differ in their constants alone: each has its own weights.
+    are those of the ranks but the first, which differ in their constants alone: each has its own weights. In a pipeline
+    they are those of the ranks beside the first, of one stage: a program has the constants of all stages.
 
     With ``emulate``, a library for a GPU becomes one for this machine, with what emulates the GPU beside it.
 
@@ -221,9 +222,13 @@ def _build(bundle: SourceBundle, programs: Sequence[Program], folder: Path, stag
         built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
-        for rank, other in enumerate(programs):
+        for rank in range(program.ranks):
             content = weights.content_of(bundle.content_id, rank)
-            weights.write(weights.shard(path, rank), bundle.source_hash, bundle.plan, unchanged(other), content)
+            layout, other = bundle.plan, rank
+            if program.pipeline is not None:
+                layout, other = bundle.plan.stages[program.pipeline.stage(rank)], program.pipeline.beside(rank)
+            arrays = unchanged(programs[other], layout.offsets)
+            weights.write(weights.shard(path, rank), bundle.source_hash, layout, arrays, content)
     for name, text in bundle.files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -264,12 +269,12 @@ def _summed(manifest: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(manifest).encode())
 
 
-def unchanged(program: Program) -> Iterator[Array]:
-    """The constants, one after the other.
+def unchanged(program: Program, names: Iterable[str] | None = None) -> Iterator[Array]:
+    """The constants, or those that are named, one after the other.
 
     Raises ModelError for one that has changed since the program was compiled, because its file was written to.
     """
-    for name in program.constants:
+    for name in program.constants if names is None else names:
         array = program.constants[name]
         if digest(array.transpose(np.argsort(program.buffer(name).order))) != program.digests[name]:
             raise ModelError(

@@ -43,6 +43,7 @@ from luminal.options import (
     Inputs,
     Link,
     Mesh,
+    MicroBatches,
     Model,
     Precision,
     Shard,
@@ -182,6 +183,7 @@ def compile_(
     mesh: Mesh = None,
     shard: Shard = None,
     link: Link = None,
+    micro_batches: MicroBatches = 1,
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
@@ -197,6 +199,7 @@ def compile_(
             mesh=options.mesh(mesh),
             shard=options.shard(shard),
             link=link,
+            micro_batches=micro_batches,
             memory=int(memory) if memory and memory.isdecimal() else memory,
             progress=display.report,
         )

@@ -22,6 +22,7 @@ from luminal.options import (
     Dims,
     Link,
     Mesh,
+    MicroBatches,
     Model,
     Precision,
     Shard,
@@ -44,6 +45,7 @@ def plan(
     mesh: Mesh = None,
     shard: Shard = None,
     link: Link = None,
+    micro_batches: MicroBatches = 1,
     node: Annotated[
         str | None,
         typer.Option(help="what a rank computes and moves, 500GFLOP/s,40GB/s; default: as this machine is measured"),
@@ -69,8 +71,8 @@ def plan(
         chosen = options.choices(target, precision, algebra, weights, None, activations, dim, constant, threads)
         del chosen["winograd"]
         found = api.plan(
-            model, mesh=axes, shard=options.shard(shard), link=link, node=node, measured=measured,
-            progress=display.report, **chosen,
+            model, mesh=axes, shard=options.shard(shard), link=link, micro_batches=micro_batches, node=node,
+            measured=measured, progress=display.report, **chosen,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))
@@ -85,6 +87,7 @@ def _as_json(found: Outlook) -> dict[str, Any]:
         **asdict(found),
         "ranks": found.ranks,
         "speedup": {entry: found.speedup(entry) for entry in found.alone},
+        "bubble": {entry: each.bubble for entry, each in found.divided.items() if each.stages},
         "not_modelled": planning.NOT_MODELLED,
     }
 

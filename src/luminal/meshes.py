@@ -56,8 +56,18 @@ def divided(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: s
 
     Raises InputError for a mesh that is none, and for what cannot be divided as ``shard`` says.
     """
+    check_no_stages(mesh)
     parts = plans(graphs, mesh, shard, link)
     return of_ranks(parts, range(math.prod(mesh.values())))
+
+
+def check_no_stages(mesh: Any) -> None:
+    """Raises InputError where a mesh has stages, for what cannot be cut into them."""
+    if mesh is not None and divide.PIPELINE in parse(mesh):
+        raise InputError(
+            f"mesh: stages, along {divide.PIPELINE!r}, are for models that luminal.compile or luminal.plan is given, "
+            f"found {dict(mesh)}; divide this along other axes"
+        )
 
 
 def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str | None = None) -> Parts:

@@ -237,6 +237,11 @@ Shard = Annotated[
 Link = Annotated[str | None, typer.Option(help="what joins the processes of a mesh, its rate and latency: 25GB/s,10us")]
 
 
+MicroBatches = Annotated[
+    int, typer.Option(help="the parts of a batch that the stages of a pipeline compute one after the other", min=1)
+]
+
+
 def choices(
     target: str, precision: str | None, algebra: str | None, weights: str | None, winograd: float | None,
     activations: str | None, dim: list[str] | None, constant: list[str] | None, threads: int,

@@ -2,15 +2,18 @@
 
 A kernel takes the cycles that the cost model of schedules counts, or as long as memory takes to move what it touches,
 whichever is longer, at the rates of a node. The exchanges of a rank go over one link, one after the other, and start
-where the program starts them; a wait takes what is then left of its exchange. All ranks are as fast as each other.
+where the program starts them; a wait takes what is then left of its exchange. All ranks are as fast as each other. In
+a pipeline, one rank of each stage runs, on a clock that all share: what it is sent arrives when it has been sent.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from luminal import profile
 from luminal.core import symbolic as sym
@@ -19,11 +22,12 @@ from luminal.core.exchange import EXCHANGES
 from luminal.core.mesh.cost import Link
 from luminal.core.mesh.traffic import MESSAGE, Traffic
 from luminal.core.schedule.cost import kernel as cost
-from luminal.core.schedule.program.ir import Branch, Exchange, Launch, Loop, Program, Region, Wait
+from luminal.core.schedule.program.ir import Branch, Exchange, Launch, Loop, Program, Region, Stages, Transfer, Wait
 from luminal.core.sizes import typical
 from luminal.core.target import Target
 from luminal.core.types import f32
 from luminal.peak import Probe
+from luminal.timing import text
 
 BEGIN = 5e-7  # seconds that a processor takes to begin a message, whose latency is the link's
 
@@ -49,17 +53,24 @@ class Node:
 @dataclass(frozen=True)
 class Forecast:
     """Of a run of an entry on one rank: seconds of ``computing``, of ``waiting`` for exchanges, and of exchanges under
-    way, most of which computing may hide; what the rank sends, by axis of the mesh."""
+    way, most of which computing may hide; what the rank sends, by axis of the mesh. In a pipeline it is the rank that
+    ends last, and of those the one that computes most, and there is a forecast of each of the ``stages``."""
 
     entry: str
     computing: float
     waiting: float
     exchanging: float
     traffic: Mapping[str, Traffic]
+    stages: tuple[Forecast, ...] = ()
 
     @property
     def seconds(self) -> float:
         return self.computing + self.waiting
+
+    @property
+    def bubble(self) -> float:
+        """The part of their time in which the ranks of a pipeline do not compute, from 0 to 1."""
+        return 1 - sum(stage.computing for stage in self.stages) / (len(self.stages) * self.seconds)
 
 
 @dataclass(frozen=True)
@@ -116,7 +127,7 @@ def _slower(found: Forecast, factor: float) -> Forecast:
     # What waits would be hidden by computing as much longer as it takes now, up to all of it.
     hidden = (found.exchanging - found.waiting) * factor
     waiting = max(0.0, found.exchanging - hidden)
-    return Forecast(found.entry, computing, waiting, found.exchanging, found.traffic)
+    return replace(found, computing=computing, waiting=waiting)
 
 
 def parse_node(text: str) -> Node:
@@ -136,8 +147,12 @@ def measured_node(target: Target, threads: int) -> Node:
 
 
 def memory(program: Program) -> Memory:
-    """What a rank that runs ``program`` needs, with one context."""
-    weights = sum(value.nbytes for value in program.constants.values())
+    """What a rank that runs ``program`` needs, with one context; in a pipeline, the rank with most weights."""
+    homes = {} if program.pipeline is None else program.pipeline.homes
+    stages: dict[int, int] = {}
+    for name, value in program.constants.items():
+        stages[homes.get(name, 0)] = stages.get(homes.get(name, 0), 0) + value.nbytes
+    weights = max(stages.values(), default=0)
     return Memory(weights, program.state_size, max(entry.arena_size for entry in program.entries))
 
 
@@ -145,9 +160,15 @@ def forecasts(program: Program, target: Target, threads: int, node: Node, link: 
     """What runs of each entry take, at typical sizes of what is symbolic."""
     found = {}
     for entry in program.entries:
-        run = _Run(program, target, threads, node, link)
-        run.region(entry.region)
-        found[entry.name] = Forecast(entry.name, run.computing, run.waiting, run.exchanging, run.traffic)
+        ranks = 1 if program.pipeline is None else program.pipeline.group.size
+        passed: Passed = {}
+        runs = [_Run(program, target, threads, node, link, rank, passed) for rank in range(ranks)]
+        waiting = [run.region(entry.region) for run in runs]
+        while waiting:  # each rank runs on until it needs what another has not sent yet
+            waiting = [rank for rank in waiting if next(rank, None) is not None]
+        each = tuple(Forecast(entry.name, run.computing, run.waiting, run.exchanging, run.traffic) for run in runs)
+        last = max(each, key=lambda one: (one.seconds, one.computing))
+        found[entry.name] = last if len(each) == 1 else replace(last, stages=each)
     return found
 
 
@@ -161,11 +182,18 @@ def outlook(
     return Outlook(mesh, threads, node, link, one, each, memory(alone), memory(divided), tuple(plan))
 
 
-class _Run:
-    """A run of an entry, step by step, on a clock of its own."""
+Passed: TypeAlias = dict[tuple[int, int, int], deque[float]]  # when messages arrive, by sender, receiver and ticket
 
-    def __init__(self, program: Program, target: Target, threads: int, node: Node, link: Link) -> None:
+
+class _Run:
+    """A run of an entry, step by step, on a clock of its own; in a pipeline by rank ``number`` of it."""
+
+    def __init__(
+        self, program: Program, target: Target, threads: int, node: Node, link: Link, number: int, passed: Passed
+    ) -> None:
         self.program, self.target, self.threads, self.node, self.link = program, target, threads, node, link
+        self.number, self.passed = number, passed
+        self.received: dict[int, deque[float]] = {}  # what arrives for a ticket
         self.sizes = {dim.name: typical(sym.expr(dim)) for dim in program.dims}
         # All threads together: a multiply-add of a vector is two operations for each of its elements.
         self.cycles = node.operations / (2 * target.costs.arithmetic.per_cycle * target.lanes(f32))
@@ -174,20 +202,30 @@ class _Run:
         self.ends: dict[int, float] = {}  # when the exchange of a ticket does
         self.traffic = {axis: Traffic() for axis, _ in program.mesh}
 
-    def region(self, region: Region) -> None:
+    def region(self, region: Region) -> Iterator[bool]:
+        """Runs the steps; yields True for as long as another rank has not sent what the next one needs."""
         for step in region.steps:
             match step:
                 case Launch():
                     self.computing += self._kernel(step)
                 case Exchange():
                     self._exchange(step)
+                case Transfer():
+                    self._transfer(step)
+                case Wait(ticket=ticket) if ticket in self.received:
+                    arriving = self.received.pop(ticket)
+                    while not arriving:
+                        yield True
+                    self.waiting += max(0.0, arriving.popleft() - self.now)
                 case Wait(ticket=ticket) if ticket in self.ends:
                     self.waiting += max(0.0, self.ends.pop(ticket) - self.now)
                 case Loop():
                     self._loop(step)
                 case Branch():
-                    self.region(step.then)
-                    self.region(step.other)
+                    yield from self.region(step.then)
+                    yield from self.region(step.other)
+                case Stages():
+                    yield from self.region(step.regions[self.number])
                 case _:
                     pass
 
@@ -197,9 +235,8 @@ class _Run:
 
     def _loop(self, loop: Loop) -> None:
         rounds = 1 if loop.rounds is None else self._size(loop.rounds)
-        one = _Run(self.program, self.target, self.threads, self.node, self.link)
-        one.region(loop.test)
-        one.region(loop.body)
+        one = _Run(self.program, self.target, self.threads, self.node, self.link, self.number, {})
+        deque((*one.region(loop.test), *one.region(loop.body)), maxlen=0)
         self.computing += rounds * one.computing
         self.waiting += rounds * one.waiting
         self.exchanging += rounds * one.exchanging
@@ -220,11 +257,25 @@ class _Run:
         size = self._size(sym.product(buffer.shape)) * buffer.dtype.itemsize // parts
         messages = peers * -(-size // MESSAGE)
         self._send(group.axis, Traffic(messages, peers * size))
-        if not messages:
+        if messages:
+            self._under_way(step.ticket, messages, peers * size)
+
+    def _transfer(self, step: Transfer) -> None:
+        """What is sent goes over the link of the sender."""
+        attr, buffer = step.attr, self.program.buffer(step.buffer)
+        if not attr.sends:
+            self.received[attr.ticket] = self.passed.setdefault((attr.peer, self.number, attr.ticket), deque())
             return
-        taken = self.link.latency + (messages - 1) * BEGIN + peers * size / self.link.bandwidth
+        size = self._size(sym.product(buffer.shape)) * buffer.dtype.itemsize
+        messages = -(-size // MESSAGE)
+        self._send(attr.group.axis, Traffic(messages, size))
+        self._under_way(attr.ticket, messages, size)
+        self.passed.setdefault((self.number, attr.peer, attr.ticket), deque()).append(self.free)
+
+    def _under_way(self, ticket: int, messages: int, size: int) -> None:
+        taken = self.link.latency + (messages - 1) * BEGIN + size / self.link.bandwidth
         self.free = max(self.free, self.now) + taken
-        self.ends[step.ticket] = self.free
+        self.ends[ticket] = self.free
         self.exchanging += taken
 
     def _send(self, axis: str, traffic: Traffic) -> None:
@@ -244,4 +295,9 @@ def lines(outlook: Outlook) -> Iterable[str]:
         f"{node.bytes / 1e9:.3g} GB/s of memory; a link of {link.bandwidth / 1e9:.3g} GB/s and "
         f"{link.latency * 1e6:.3g} us"
     )
+    for entry, found in outlook.divided.items():
+        for number, stage in enumerate(found.stages):
+            yield f"{entry}: stage {number} computes {text(stage.computing)} of {text(found.seconds)}"
+        if found.stages:
+            yield f"{entry}: the pipeline's bubble: ranks do not compute for {found.bubble:.0%} of their time"
     yield from (f"not modelled: {what}" for what in NOT_MODELLED)

@@ -340,6 +340,7 @@ def compile_training(
     """
     plan = _plan(clip_norm, clip_value, accumulate)
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
+    meshes.check_no_stages(mesh)
     options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
     same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name}
     if api.is_module(model):

@@ -18,6 +18,7 @@ from luminal.core import host
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.numerics import Array
+from luminal.core.ops import Exchanged, Group
 from luminal.core.schedule.nest import interpreter
 from luminal.core.schedule.program.ir import (
     GIVE,
@@ -32,7 +33,9 @@ from luminal.core.schedule.program.ir import (
     Phase,
     Program,
     Region,
+    Stages,
     State,
+    Transfer,
     Wait,
 )
 from luminal.core.symbolic import Int
@@ -96,7 +99,8 @@ class _Run:
     seed: int | None
     run_kernel: RunKernel
     exchange: exchanges.Exchange
-    pending: dict[int, Array] = field(default_factory=dict)  # what exchanges that are waited for will give, by ticket
+    # What exchanges that are waited for give, by ticket; transfers, of which each rank has its own, when it is asked.
+    pending: dict[int, Array | Transfer] = field(default_factory=dict)
 
     def size(self, value: Int) -> int:
         return int(sym.evaluate(value, self.sizes))
@@ -106,7 +110,7 @@ class _Run:
         buffer = self.program.buffer(name)
         count = self.size(sym.product(buffer.shape))
         if buffer.counter is not None:
-            place = self.sizes[buffer.counter.name]
+            place = buffer.counter if isinstance(buffer.counter, int) else self.sizes[buffer.counter.name]
             return self.array(buffer.whole)[place * count : (place + 1) * count]
         if buffer.space == "share" and name not in self.memory:
             self.memory[name] = _fresh(count * buffer.dtype.itemsize).view(buffer.dtype.numpy)
@@ -131,8 +135,12 @@ class _Run:
                     self._call(step)
                 case Exchange():
                     self._start(step)
+                case Transfer():
+                    self._transfer(step)
                 case Wait():
-                    self.array(step.arguments[1])[...] = self.pending.pop(step.ticket)
+                    self._wait(step)
+                case Stages():
+                    self.region(step.regions[self.place(step.group)])
                 case Loop():
                     self._loop(step)
                 case Measure():
@@ -161,6 +169,27 @@ class _Run:
         shape = [self.size(extent) for extent in operand.shape]
         self.pending[step.ticket] = self.exchange(step.attr, self.array(operand.name).reshape(shape)).reshape(-1)
         self.array(result.name).view(np.uint8)[...] = FRESH
+
+    def _transfer(self, step: Transfer) -> None:
+        """Sends at once; what is received is unwritten until it is waited for."""
+        array = self.array(step.buffer)
+        if step.attr.sends:
+            self.exchange(step.attr, array)
+        else:
+            array.view(np.uint8)[...] = FRESH
+        self.pending[step.ticket] = step
+
+    def _wait(self, step: Wait) -> None:
+        begun = self.pending.pop(step.ticket)
+        result = self.array(step.arguments[-1])
+        if not isinstance(begun, Transfer):
+            result[...] = begun
+        elif not begun.attr.sends:
+            result[...] = self.exchange(begun.attr, result)
+
+    def place(self, group: Group) -> int:
+        """This rank's place among those of a group, which all have to ask for it."""
+        return int(self.exchange(Exchanged("part", group), np.arange(group.size)))
 
     def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
         for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.ops import Exchanged
+from luminal.core.ops import Exchanged, Group, Passed
 from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int, Var
@@ -38,8 +38,9 @@ class Buffer:
     ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
     arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
     bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is an element of ``whole`` along its first
-    axis, at the round in ``counter``. A buffer in space ``share`` does not exist as a whole: a thread has the portion
-    of its current share, of a phase that lists it among its ``portions``.
+    axis, at the round in ``counter``, or so many rows of it: part number ``counter``. A
+    buffer in space ``share`` does not exist as a whole: a thread has the portion of its current share, of a phase that
+    lists it among its ``portions``.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Buffer:
     size: int
     origins: tuple[str, ...] = ()
     whole: str = ""
-    counter: Var | None = None
+    counter: Var | int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Phase:
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
     step. At most one step can raise a status. ``linked``: a step reads what an earlier one wrote, so each share runs
     through all steps before the next share begins, while its results are in the cache. Of buffers with ``portions``,
-    which no other step uses, a thread has the portion of its current share alone."""
+    which no step outside such phases uses, a thread has the portion of its current share alone."""
 
     first: int
     last: int
@@ -157,16 +158,39 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """A step: begins to send the row-major ``buffer`` to another rank, or to receive it from there, as ``attr`` says.
+    A ``Wait`` for its ticket ends it: until then nothing may write the buffer, or, where it is received, read it."""
+
+    attr: Passed
+    buffer: str
+    origins: tuple[str, ...] = ()
+
+    @property
+    def ticket(self) -> int:
+        return self.attr.ticket
+
+    @property
+    def arguments(self) -> tuple[str]:
+        return (self.buffer,)
+
+    @property
+    def called(self) -> str:
+        way = "send to" if self.attr.sends else "receive from"
+        return f"{way} {self.attr.group.axis} {self.attr.peer}"
+
+
+@dataclass(frozen=True)
 class Wait:
-    """A step: waits until the exchange of that ``ticket``, of the buffers ``arguments``, has ended."""
+    """A step: waits until the exchange or transfer of that ``ticket``, of the buffers ``arguments``, has ended."""
 
     ticket: int
-    arguments: tuple[str, str]
+    arguments: tuple[str, ...]
     origins: tuple[str, ...] = ()
 
     @property
     def called(self) -> str:
-        return f"wait for {self.arguments[1]}"
+        return f"wait for {self.arguments[-1]}"
 
 
 TAKE, GIVE = "take", "give"
@@ -196,6 +220,14 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """A step: the region of this rank's place among the ranks of ``group``."""
+
+    group: Group
+    regions: tuple[Region, ...]
+
+
+@dataclass(frozen=True)
 class Measure:
     """A step: from here on the size of ``dim`` is ``count``, a buffer of one int64; before, it is its upper bound."""
 
@@ -203,9 +235,9 @@ class Measure:
     count: str
 
 
-Call: TypeAlias = HostCall | Exchange | Wait
+Call: TypeAlias = HostCall | Exchange | Transfer | Wait
 Numbered: TypeAlias = Launch | Call
-Step: TypeAlias = Numbered | Loop | Branch | Measure
+Step: TypeAlias = Numbered | Loop | Branch | Stages | Measure
 
 
 @dataclass(frozen=True)
@@ -270,6 +302,22 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """The ranks of a program that have stages of it, along ``group``, and the stage that each constant is for."""
+
+    group: Group
+    homes: Mapping[str, int]
+
+    def stage(self, rank: int) -> int:
+        return rank // self.group.stride % self.group.size
+
+    def beside(self, rank: int) -> int:
+        """The number of a rank among those of its stage."""
+        stride = self.group.stride
+        return rank // (stride * self.group.size) * stride + rank % stride
+
+
+@dataclass(frozen=True)
 class Program:
     """A model ready for code generation.
 
@@ -277,7 +325,7 @@ class Program:
     value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
     of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
     mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels. ``mesh`` has the axes
-    of the mesh that the program is one rank of, with their sizes.
+    of the mesh that the program is one rank of, with their sizes; in a ``pipeline``, ranks have a stage's constants.
     """
 
     name: str
@@ -291,6 +339,7 @@ class Program:
     states: tuple[State, ...] = ()
     texts: tuple[str, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
+    pipeline: Pipeline | None = None
 
     @property
     def ranks(self) -> int:
@@ -299,9 +348,9 @@ class Program:
 
     @property
     def tickets(self) -> int:
-        """One more than the largest ticket of an exchange."""
+        """One more than the largest ticket of an exchange or transfer."""
         steps = (step for entry in self.entries for step in numbered(entry.region))
-        return max((step.ticket + 1 for step in steps if isinstance(step, Exchange)), default=0)
+        return max((step.ticket + 1 for step in steps if isinstance(step, Exchange | Transfer)), default=0)
 
     @property
     def state_size(self) -> int:
@@ -359,8 +408,10 @@ class Program:
 def inner(step: Step) -> tuple[Region, ...]:
     """The regions that a step holds."""
     match step:
-        case Launch() | HostCall() | Exchange() | Wait() | Measure():
+        case Launch() | HostCall() | Exchange() | Transfer() | Wait() | Measure():
             return ()
+        case Stages():
+            return step.regions
         case Loop():
             return (step.test, step.body)
         case Branch():
@@ -423,7 +474,7 @@ def _lines(program: Program) -> Iterator[str]:
         place = {
             "arena": f"arena+{buffer.offset}",
             "state": f"state+{buffer.offset}",
-            "part": f"{buffer.whole}[{buffer.counter.name if buffer.counter else ''}]",
+            "part": f"{buffer.whole}[{buffer.counter.name if isinstance(buffer.counter, Var) else buffer.counter}]",
         }.get(buffer.space, buffer.space)
         order = "" if buffer.order == tuple(range(len(buffer.shape))) else f" order {list(buffer.order)}"
         yield f"  buffer {buffer.name}: {_tensor(buffer.dtype, buffer.shape)}{order} {place} ({buffer.size} bytes)"
@@ -458,8 +509,13 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
             case Exchange():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
                 yield f"{indent}{step.called}({', '.join(step.arguments)}), ticket {step.ticket}{origins}"
-            case Wait():
-                yield f"{indent}{step.called}, ticket {step.ticket}"
+            case Transfer() | Wait():
+                what = f"({step.buffer})" if isinstance(step, Transfer) else ""
+                yield f"{indent}{step.called}{what}, ticket {step.ticket}"
+            case Stages():
+                for place, stage in enumerate(step.regions):
+                    yield f"{indent}{step.group.axis} {place}"
+                    yield from _steps(program, stage, indent + "  ")
             case Loop():
                 if step.rounds is None:
                     yield f"{indent}while {step.flag}, after"

@@ -27,10 +27,14 @@ from luminal.core.schedule.program.ir import (
     Phase,
     Program,
     Region,
+    Stages,
     Step,
+    Transfer,
     Wait,
     inner,
+    launches,
     measured,
+    numbered,
 )
 from luminal.core.sizes import solve
 
@@ -58,9 +62,26 @@ def check(program: Program) -> None:
         _check_dims(program, entry)
         _check_order(program, entry)
         _check_phases(program, entry.name, entry.region)
+    _check_pipeline(program)
     for name in sorted(program.finite):
         known = program.buffer(name).space == "constant" and bool(np.isfinite(program.constants[name]).all())
         _expect(known, f"buffer {name} is not known to be finite, but a kernel relies on it")
+
+
+def _check_pipeline(program: Program) -> None:
+    """The steps of a stage read no constants but those that its ranks have."""
+    if program.pipeline is None:
+        return
+    homes = program.pipeline.homes
+    _expect(homes.keys() == program.constants.keys(), "a constant is for no stage")
+    for entry in program.entries:
+        for step in entry.steps:
+            for stage, region in enumerate(step.regions) if isinstance(step, Stages) else ():
+                used = {name for each in numbered(region) for name in _used(each)}
+                used |= {each.fetch.buffer for each in launches(region) if each.fetch is not None}
+                places = {_place(program, name).name for name in used}
+                others = sorted(name for name in places & homes.keys() if homes[name] != stage)
+                _expect(not others, f"entry {entry.name}, stage {stage}: it reads {', '.join(others)} of others")
 
 
 def _expect(condition: bool, message: str) -> None:
@@ -132,11 +153,11 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
         known = place.space not in ("arena", "share") or name in written or place.name in written
         _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
 
-    pending: dict[int, Exchange] = {}
+    pending: dict[int, Exchange | Transfer] = {}
     for step in region.steps:
         touched = {name for x in pending.values() for name in x.arguments} if pending else set()
         if not isinstance(step, Exchange | Wait):
-            results = {x.result for x in pending.values()} & {*_used(step)}
+            results = {name for x in pending.values() for name in _results(x)} & {*_used(step)}
             _expect(not results, f"entry {entry.name}: {', '.join(results)} is used before its exchange has ended")
         match step:
             case Launch():
@@ -159,11 +180,18 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 read(step.operand)
                 _expect(step.ticket not in pending, f"entry {entry.name}: ticket {step.ticket} is taken")
                 pending[step.ticket] = step
+            case Transfer():
+                _check_transfer(program, entry, step)
+                if step.attr.sends:
+                    read(step.buffer)
+                _expect(step.ticket not in pending, f"entry {entry.name}: ticket {step.ticket} is taken")
+                pending[step.ticket] = step
             case Wait():
                 begun = pending.pop(step.ticket, None)
                 known = begun is not None and begun.arguments == step.arguments
                 _expect(known, f"entry {entry.name}: no exchange has begun that is waited for by {step.ticket}")
-                written |= {step.arguments[1]}
+                names = set(_results(begun)) if begun is not None else set()
+                written |= names | {_place(program, name).name for name in names}
             case Loop():
                 for first, _ in step.carried:
                     read(first)
@@ -177,11 +205,31 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 written |= {whole for name in after for whole in _wholes(program, name)}
             case Measure():
                 read(step.count)
+            case Stages():
+                _expect(step.group.size == len(step.regions), f"entry {entry.name}: stages without a rank")
+                every = [_written(program, entry, region, written) for region in step.regions]
+                written |= frozenset.intersection(*every)
             case Branch():
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
     _expect(not pending, f"entry {entry.name}: nothing waits for the exchanges {', '.join(map(str, pending))}")
     return written
+
+
+def _results(step: Exchange | Transfer) -> tuple[str, ...]:
+    """The buffers that have new values once an exchange or transfer has been waited for."""
+    if isinstance(step, Exchange):
+        return (step.result,)
+    return () if step.attr.sends else (step.buffer,)
+
+
+def _check_transfer(program: Program, entry: Entry, step: Transfer) -> None:
+    """A buffer is passed as it lies in memory, to or from another member of a group of the mesh."""
+    where, buffer = f"entry {entry.name}, {step.called}", program.buffer(step.buffer)
+    _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: {buffer.name} has order {buffer.order}")
+    group = step.attr.group
+    _expect((group.axis, group.size) in program.mesh, f"{where}: no axis {group}")
+    _expect(0 <= step.attr.peer < group.size, f"{where}: no such member of {group}")
 
 
 def _check_exchange(program: Program, entry: Entry, step: Exchange) -> None:
@@ -285,14 +333,16 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
     """Phases follow each other, divide the tasks of their steps, and buffers of their steps do not overlap in the
     arena. A buffer in space ``share`` is used only in the phase that has portions of it."""
     free = 0
-    portions = {p.buffer: phase for phase in region.phases for p in phase.portions}
+    portions = {(p.buffer, k) for phase in region.phases for p in phase.portions for k in _steps_of(phase)}
     for number, step in enumerate(region.steps):
         for nested in inner(step):
             _check_phases(program, entry, nested)
         for name in (_place(program, name).name for name in _used(step)):
             if program.buffer(name).space == "share":
-                held = name in portions and portions[name].first <= number <= portions[name].last
-                _expect(held, f"entry {entry}, step {number}: {name} is used outside a phase with portions of it")
+                _expect(
+                    (name, number) in portions,
+                    f"entry {entry}, step {number}: {name} is used outside a phase with portions of it",
+                )
     for phase in region.phases:
         where = f"entry {entry}, steps {phase.first} to {phase.last}"
         _expect(free <= phase.first < phase.last < len(region.steps), f"{where}: no phase can be there")
@@ -315,6 +365,10 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")
 
 
+def _steps_of(phase: Phase) -> range:
+    return range(phase.first, phase.last + 1)
+
+
 def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[Launch]) -> None:
     """Portions that a share needs at once do not overlap."""
     lives: dict[str, tuple[int, int]] = {}
@@ -334,8 +388,10 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
 def _used(step: Step) -> tuple[str, ...]:
     """The buffers that a step itself uses, without those of regions inside it."""
     match step:
-        case Launch() | HostCall() | Exchange() | Wait():
+        case Launch() | HostCall() | Exchange() | Transfer() | Wait():
             return step.arguments
+        case Stages():
+            return ()
         case Loop():
             return (*chain(*step.carried), *([step.flag] if step.flag else []))
         case Branch():

@@ -173,6 +173,20 @@ typedef struct lm_options {
     /* How long a rank waits for another, in seconds, before NAME_open or NAME_run fails. 0: what the variable
      * LUMINAL_MPI_LIMIT says, else 300. */
     double limit_seconds;
+
+    /* The rest is for libraries of a mesh of NVIDIA's GPUs, whose ranks exchange data by NCCL. Without an id and a
+     * communicator, they find each other by MPI, as above, and the ranks that see the same GPUs of one machine take one
+     * each, from device_id on. An id is the ncclUniqueId that one rank has made, of 128 bytes, the same for all: `rank` is
+     * then the number of this one, from 0, and `device_id` its GPU. */
+    const void* nccl_id;
+    int32_t rank;
+
+    /* An ncclComm_t of as many ranks, on the GPU `device_id`. The caller frees it after NAME_close, and uses it no more
+     * once a run has failed with LM_RANK_FAILED: it is then aborted. To meet limit_seconds it has to be non-blocking. */
+    void* nccl_communicator;
+
+    /* NCCL, by name or path. NULL: what the variable LUMINAL_NCCL names, else libnccl.so.2. */
+    const char* nccl_library;
 } lm_options;
 
 #ifdef __cplusplus

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "luminal/abi.h"
+#include "luminal/deadline.hpp"
 #include "luminal/exchange.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
@@ -72,9 +72,8 @@ class Communicator {
     /// Opens MPI, initialises it unless the process has, and checks that there are as many ranks as the model is for.
     int32_t open(const Model& model, const lm_options& options, Message& message) {
         name_ = model.name;
-        limit_ = limit(options.limit_seconds);
-        const char* const overlap = getenv("LUMINAL_MPI_OVERLAP");
-        overlaps_ = overlap == nullptr || strcmp(overlap, "0") != 0;
+        limit_ = limit_of_waits(options.limit_seconds);
+        overlaps_ = exchanges_overlap();
         if (!mpi_.open(options.mpi_library, message)) return LM_SYSTEM_ERROR;
         int flag = 0;
         mpi_.finalized(&flag);
@@ -249,12 +248,15 @@ class Communicator {
             case Exchange::shift:
                 if (me - how.number < 0 || me - how.number >= how.size) memset(to, 0, whole);
                 break;
+            case Exchange::send:
+            case Exchange::receive:
+                return post(ticket, first + how.number * how.stride, from, to, whole, message);
         }
         // Each rank begins with another one, so that not all send to the same.
         for (int32_t step = 1; step < how.size; ++step) {
             const int32_t source = (me + how.size - step) % how.size;
             const size_t place = static_cast<size_t>(source);
-            if (!receives(how, me, source)) continue;
+            if (!how.receives(me, source)) continue;
             const size_t size = how.kind == Exchange::transpose ? each : whole;
             const bool apart = how.kind == Exchange::gather || how.kind == Exchange::transpose;
             if (!post(ticket, first + source * how.stride, nullptr, to + (apart ? size * place : 0), size, message)) {
@@ -263,7 +265,7 @@ class Communicator {
         }
         for (int32_t step = 1; step < how.size; ++step) {
             const int32_t target = (me + step) % how.size;
-            if (!receives(how, target, me)) continue;
+            if (!how.receives(target, me)) continue;
             const bool part = how.kind == Exchange::transpose;
             const unsigned char* const data = part ? from + each * static_cast<size_t>(target) : from;
             if (!post(ticket, first + target * how.stride, data, nullptr, part ? each : whole, message)) return false;
@@ -314,29 +316,7 @@ class Communicator {
     };
 
     static constexpr size_t MOST_BYTES = size_t{1} << 30;  // of one message: MPI counts in 31 bits
-    static constexpr double DEFAULT_LIMIT = 300;           // seconds
     static constexpr int TAGS = 32767;                     // MPI promises so many; this one is the library's own
-
-    static double now() {
-        struct timespec time {};
-        clock_gettime(CLOCK_MONOTONIC, &time);
-        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-    }
-
-    static double limit(double asked) {
-        const char* const named = getenv("LUMINAL_MPI_LIMIT");
-        if (asked <= 0 && named != nullptr) asked = strtod(named, nullptr);
-        return asked > 0 ? asked : DEFAULT_LIMIT;
-    }
-
-    /// Whether member `me` of the group gets a message from member `source`.
-    static bool receives(const Exchange& how, int32_t me, int32_t source) {
-        switch (how.kind) {
-            case Exchange::broadcast: return source == how.number;
-            case Exchange::shift: return source == me - how.number;
-            default: return true;
-        }
-    }
 
     /// One message each way has one of `data`, to send, and `memory`, to receive into.
     bool post(int32_t ticket, int32_t peer, const unsigned char* data, unsigned char* memory, size_t bytes,

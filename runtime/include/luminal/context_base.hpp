@@ -128,7 +128,7 @@ class ContextBase : public InPlace {
     template <class Weights, class Work>
     int32_t holding(Weights& weights, const Work& work) {
         weights = library_.acquire_weights();
-        const bool ready = weights != Weights{} || library_.model().weights_bytes == 0;
+        const bool ready = weights != Weights{} || library_.weights_bytes() == 0;
         const int32_t status = ready ? work() : no_weights();
         library_.release_weights();
         return status;

@@ -252,6 +252,9 @@ class Context : public ContextBase<Library> {
         if (!library_.ranks().start(ticket, how, operand, result, bytes, exchanged_)) status_.raise(LM_RANK_FAILED);
     }
 
+    /// The place of this rank among `size` of them, `stride` apart.
+    int32_t place(int32_t size, int32_t stride) const { return library_.ranks().rank() / stride % size; }
+
     /// Waits for the exchange of that ticket.
     void wait(int32_t ticket) {
         if (!library_.ranks().wait(ticket, exchanged_)) status_.raise(LM_RANK_FAILED);

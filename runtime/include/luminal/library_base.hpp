@@ -84,6 +84,9 @@ class LibraryBase : public InPlace {
 
     void release_weights() { weights_lock_.unlock_shared(); }
 
+    /// The payload of the weights file, or of this rank's.
+    int64_t weights_bytes() const { return model_.weights_of(rank_); }
+
     /// Keeps the message of a status that is not LM_OK; returns the status.
     int32_t fail(int32_t status, const char* text) {
         if (status != LM_OK) {
@@ -124,7 +127,7 @@ class LibraryBase : public InPlace {
     /// Brings the weights in, into memory of our own where that `reads`, by `parallel` work.
     template <class Parallel = OneThread>
     int32_t open_weights(Message& message, bool reads = false, const Parallel& parallel = {}) {
-        if (model_.weights_bytes == 0) return LM_OK;
+        if (weights_bytes() == 0) return LM_OK;
         if (options_.weights_provider != nullptr) {
             const void* image = nullptr;
             size_t bytes = 0;

@@ -92,6 +92,7 @@ struct Finite {
     int32_t dtype;   // enum lm_dtype
     int64_t offset;  // into the payload of the weights file, in bytes
     int64_t count;   // elements
+    int32_t stage = 0;  // of a pipeline, whose ranks have it
 };
 
 /// A value that a context keeps from one run to the next. Its axes are numbers.
@@ -121,6 +122,16 @@ struct Model {
     const void* code = nullptr;    // the kernels, where a device runs them: cuda::Code or metal::Shaders
     int32_t ranks = 1;             // processes that run the model together, of which each has its own weights
     int32_t tickets = 0;           // exchanges between them that may be under way at once
+    int32_t stages = 1;            // of a pipeline: a rank has the weights of one,
+    int32_t stage_stride = 1;      // those so many ranks behind it of the next,
+    const int64_t* stage_bytes = nullptr;  // in files with payloads of these sizes
+
+    constexpr int32_t stage_of(int32_t rank) const { return rank / stage_stride % stages; }
+
+    /// The payload of the weights file of a rank.
+    constexpr int64_t weights_of(int32_t rank) const {
+        return stage_bytes != nullptr ? stage_bytes[stage_of(rank)] : weights_bytes;
+    }
 };
 
 }  // namespace LM_RUNTIME

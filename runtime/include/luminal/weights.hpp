@@ -81,7 +81,7 @@ class Weights {
         }
         Weights opened;
         int32_t status = opened.bring_in(file, path, model, request, message, parallel, available);
-        if (status == LM_OK) status = check_finite(opened.payload_, path, model, message);
+        if (status == LM_OK) status = check_finite(opened.payload_, path, model, request, message);
         if (status == LM_OK) take(opened);
         return status;
     }
@@ -102,7 +102,7 @@ class Weights {
         lent.payload_ = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
         Job job{nullptr, lent.payload_, nullptr, payload_of(bytes)};
         status = job.run(verifies(request, bytes), header_of(page).checksum, path, message, OneThread());
-        if (status == LM_OK) status = check_finite(lent.payload_, path, model, message);
+        if (status == LM_OK) status = check_finite(lent.payload_, path, model, request, message);
         if (status == LM_OK) take(lent);
         return status;
     }
@@ -253,8 +253,10 @@ class Weights {
         other.payload_ = nullptr;
     }
 
-    static int32_t check_finite(const unsigned char* payload, const char* path, const Model& model, Message& message) {
+    static int32_t check_finite(const unsigned char* payload, const char* path, const Model& model,
+                                const WeightsRequest& request, Message& message) {
         for (const Finite& constant : model.finite) {
+            if (model.stages > 1 && constant.stage != model.stage_of(request.rank)) continue;
             const int64_t element = first_not_finite(payload + constant.offset, constant);
             if (element == constant.count) continue;
             message.set("the weights file \"%s\" has an infinity or NaN in the constant \"%s\", element %lld, but the "
@@ -288,6 +290,8 @@ class Weights {
     static int32_t check_header(const unsigned char* page, size_t bytes, const char* path, const Model& model,
                                 const WeightsRequest& request, Message& message) {
         const WeightsHeader header = header_of(page);
+        const int32_t whose = rank_of(header, model);
+        const int32_t rank = whose < model.ranks ? whose : request.rank;
         size_t zeros = sizeof(header);
         while (zeros < PAYLOAD_OFFSET && page[zeros] == 0) ++zeros;
         if (bytes < sizeof(header)) {
@@ -298,7 +302,7 @@ class Weights {
             message.set("the weights file \"%s\" has format version %u, this library reads %u", path, header.version,
                         VERSION);
         } else if (memcmp(header.source_hash, model.source_hash, sizeof(header.source_hash)) != 0 ||
-                   header.payload_bytes != static_cast<uint64_t>(model.weights_bytes) ||
+                   header.payload_bytes != static_cast<uint64_t>(model.weights_of(rank)) ||
                    header.file_bytes != PAYLOAD_OFFSET + header.payload_bytes) {
             message.set("the weights file \"%s\" belongs to another build than this library of \"%s\"", path,
                         model.name);
@@ -307,10 +311,10 @@ class Weights {
                         static_cast<unsigned long long>(header.file_bytes));
         } else if (zeros != PAYLOAD_OFFSET) {
             message.set("the weights file \"%s\" is damaged: byte %zu of its header is not zero", path, zeros);
-        } else if (rank_of(header, model) != request.rank && rank_of(header, model) < model.ranks) {
+        } else if (whose != request.rank && whose < model.ranks) {
             message.set("the weights file \"%s\" is that of rank %d, expected that of rank %d", path,
-                        rank_of(header, model), request.rank);
-        } else if (!request.others && rank_of(header, model) != request.rank) {
+                        whose, request.rank);
+        } else if (!request.others && whose != request.rank) {
             message.set("the weights file \"%s\" holds other weights than this library of \"%s\" was compiled with; "
                         "lm_options.other_weights allows them", path, model.name);
         } else {

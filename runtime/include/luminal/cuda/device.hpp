@@ -45,10 +45,8 @@ class Device {
         ::free(modules_);
     }
 
-    /// Takes GPU `number` and loads the kernels. Once; what a failure leaves is freed with the device.
-    int32_t open(const Code& code, int32_t number, Message& message) {
-        code_ = &code;
-        number_ = number;
+    /// Opens the driver. Once.
+    int32_t start(Message& message) {
         void* const library = open_driver(message);
         if (library == nullptr) return LM_UNSUPPORTED;
         driver_ = new (driver_memory_) Driver(library);
@@ -58,7 +56,14 @@ class Device {
             return LM_UNSUPPORTED;
         }
         const Outcome outcome = driver().init(0);
-        if (outcome.failed()) return driver().failed(outcome, message, "start the CUDA driver");
+        return outcome.failed() ? driver().failed(outcome, message, "start the CUDA driver") : LM_OK;
+    }
+
+    /// Takes GPU `number` and loads the kernels, once the driver is open. Once; what a failure leaves is freed with the
+    /// device.
+    int32_t open(const Code& code, int32_t number, Message& message) {
+        code_ = &code;
+        number_ = number;
         const int32_t status = choose(message);
         return status == LM_OK ? load(message) : status;
     }

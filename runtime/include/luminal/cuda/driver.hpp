@@ -35,6 +35,7 @@ inline constexpr Result NO_DEVICE = 100;            // CUDA_ERROR_NO_DEVICE
 inline constexpr Result INVALID_IMAGE = 200;        // CUDA_ERROR_INVALID_IMAGE
 inline constexpr Result NO_BINARY_FOR_GPU = 209;    // CUDA_ERROR_NO_BINARY_FOR_GPU
 inline constexpr Result UNSUPPORTED_PTX = 222;      // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+inline constexpr Result NOT_READY = 600;            // CUDA_ERROR_NOT_READY
 inline constexpr int32_t CAPABILITY_MAJOR = 75;     // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 inline constexpr int32_t CAPABILITY_MINOR = 76;     // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 inline constexpr int32_t MOST_REQUESTED = 97;       // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -116,6 +117,7 @@ struct Driver : Symbols {
     Call<int32_t*> device_count{*this, "cuDeviceGetCount"};
     Call<Ordinal*, int32_t> device_get{*this, "cuDeviceGet"};
     Call<char*, int32_t, Ordinal> device_name{*this, "cuDeviceGetName"};
+    Call<char*, Ordinal> device_uuid{*this, "cuDeviceGetUuid"};
     Call<int32_t*, int32_t, Ordinal> device_attribute{*this, "cuDeviceGetAttribute"};
     Call<DriverContext*, Ordinal> context_retain{*this, "cuDevicePrimaryCtxRetain"};
     Call<Ordinal> context_release{*this, "cuDevicePrimaryCtxRelease_v2"};
@@ -144,11 +146,13 @@ struct Driver : Symbols {
     Call<Stream*, uint32_t> stream_create{*this, "cuStreamCreate"};
     Call<Stream> stream_destroy{*this, "cuStreamDestroy_v2"};
     Call<Stream> stream_synchronize{*this, "cuStreamSynchronize"};
+    Call<Stream> stream_state{*this, "cuStreamQuery"};
     Call<Stream, Event, uint32_t> stream_wait{*this, "cuStreamWaitEvent"};
     Call<Event*, uint32_t> event_create{*this, "cuEventCreate"};
     Call<Event> event_destroy{*this, "cuEventDestroy_v2"};
     Call<Event, Stream> event_record{*this, "cuEventRecord"};
     Call<Event> event_synchronize{*this, "cuEventSynchronize"};
+    Call<Event> event_state{*this, "cuEventQuery"};
 
     Call<Function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, Stream, void**, void**>
         launch{*this, "cuLaunchKernel"};

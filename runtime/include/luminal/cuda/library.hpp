@@ -8,6 +8,7 @@
 #include "luminal/context_base.hpp"
 #include "luminal/cuda/device.hpp"
 #include "luminal/cuda/plan.hpp"
+#include "luminal/cuda/ranks.hpp"
 #include "luminal/library_base.hpp"
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
@@ -25,6 +26,7 @@ class Library : public LibraryBase {
     ~Library() {
         if (device_.context() == nullptr) return;
         const cuda::Current current(device_);
+        ranks_.close();
         constants_.free(device_.driver());
     }
 
@@ -32,9 +34,16 @@ class Library : public LibraryBase {
         Message message;
         int32_t status = prepare(caller_options, message);
         const auto& code = *static_cast<const cuda::Code*>(model().code);
-        if (status == LM_OK) status = device_.open(code, options_.device_id, message);
+        const bool alone = model_.ranks == 1;
+        int32_t number = options_.device_id;
+        if (status == LM_OK && !alone) status = ranks_.open(model_, options_, message);
+        rank_ = ranks_.rank();
+        if (status == LM_OK) status = device_.start(message);
+        if (!alone) status = ranks_.choose(device_, status, number, message);
+        if (status == LM_OK) status = device_.open(code, number, message);
         if (status == LM_OK) status = open_weights(message);
         if (status == LM_OK) status = upload(message);
+        if (!alone) status = join(status, message);
         return opened(status, message);
     }
 
@@ -49,15 +58,24 @@ class Library : public LibraryBase {
     }
 
     const cuda::Device& device() const { return device_; }
+    cuda::Ranks& ranks() { return ranks_; }
+    bool is_alone() const { return model_.ranks == 1; }
     bool has_observer() const { return observed_; }
 
   private:
+    int32_t join(int32_t status, Message& message) {
+        if (device_.context() == nullptr) return ranks_.join(model_, device_, status, message);
+        const cuda::Current current(device_);
+        if (status == LM_OK) status = current.check(message);
+        return ranks_.join(model_, device_, status, message);
+    }
+
     /// Copies the weights to the device, if there are any, and lets go of the file.
     int32_t upload(Message& message) {
         if (weights_.payload() == nullptr) return LM_OK;
         const cuda::Driver& driver = device_.driver();
         const cuda::Current current(device_);
-        const size_t bytes = static_cast<size_t>(model_.weights_bytes);
+        const size_t bytes = static_cast<size_t>(weights_bytes());
         uploaded_ = false;
         int32_t status = current.check(message);
         if (status == LM_OK && constants_.bytes() == 0) {
@@ -76,6 +94,7 @@ class Library : public LibraryBase {
 
     cuda::Device device_;
     cuda::Memory constants_;
+    cuda::Ranks ranks_;
     bool uploaded_ = false;
 };
 
@@ -119,8 +138,37 @@ class Context : public ContextBase<Library> {
         dims_[dim] = value;
         const Address place = plan_->dims() + static_cast<uint64_t>(dim) * sizeof(int64_t);
         cuda::Outcome outcome = driver().to_device(place, dims_ + dim, sizeof(value), observed_);
-        if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+        if (!outcome.failed()) outcome = synchronize(observed_);
         if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "write a size to the GPU");
+    }
+
+    /// Runs step `step`, which is no kernel.
+    template <class Body>
+    void host(int32_t step, const Body& body) {
+        if (!counting_ && outcome_ == LM_OK) {
+            step_ = step;
+            library_.on_step(step);
+        }
+        body();
+    }
+
+    /// Begins an exchange between ranks, after the steps before it: once it has been waited for, `result` has what this
+    /// one gets.
+    void start(int32_t ticket, const Exchange& how, Address operand, Address result, int64_t bytes) {
+        decides_ = true;  // a graph holds kernels alone
+        if (counting_ || outcome_ != LM_OK) return;
+        if (!library_.ranks().start(ticket, how, operand, result, bytes, observed_, exchanged_)) {
+            outcome_ = LM_RANK_FAILED;
+        }
+    }
+
+    /// The place of this rank among `size` of them, `stride` apart.
+    int32_t place(int32_t size, int32_t stride) const { return library_.ranks().rank() / stride % size; }
+
+    /// The steps that follow wait for the exchange of that ticket.
+    void wait(int32_t ticket) {
+        if (counting_ || outcome_ != LM_OK) return;
+        if (!library_.ranks().wait(ticket, observed_, exchanged_)) outcome_ = LM_RANK_FAILED;
     }
 
     /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel with these parameters.
@@ -201,7 +249,13 @@ class Context : public ContextBase<Library> {
     int32_t run(int32_t entry_index, const lm_value* in, lm_value* out, void* stream) {
         const Storage storage{LM_CUDA, library_.device().number(), "CUDA", ALIGNMENT_ON_DEVICE};
         return call(entry_index, in, out, storage, [&](const Entry& entry) {
-            return with_weights([&] { return execute(entry, in, out, static_cast<cuda::Stream>(stream)); });
+            return with_weights([&] {
+                if (library_.is_alone()) return execute(entry, in, out, static_cast<cuda::Stream>(stream));
+                library_.ranks().begin();
+                const int32_t status = among_ranks(entry, in, out, static_cast<cuda::Stream>(stream));
+                library_.ranks().end();
+                return status;
+            });
         });
     }
 
@@ -228,6 +282,17 @@ class Context : public ContextBase<Library> {
 
     const cuda::Driver& driver() const { return library_.device().driver(); }
 
+    /// Waits for what was put into a stream. Where other ranks take part, it does so within their limit; once that is
+    /// over, the run has failed.
+    cuda::Outcome synchronize(cuda::Stream stream) {
+        if (!library_.is_alone() && outcome_ != LM_RANK_FAILED) {
+            cuda::Outcome outcome;
+            if (library_.ranks().finish(stream, outcome, exchanged_)) return outcome;
+            outcome_ = LM_RANK_FAILED;
+        }
+        return driver().stream_synchronize(stream);
+    }
+
     /// What steps have computed at `from`; false where it is not known: nothing runs yet, or a step has raised a status.
     bool read(void* value, Address from, size_t bytes, const char* what) {
         decides_ = true;
@@ -236,7 +301,7 @@ class Context : public ContextBase<Library> {
         if (!outcome.failed() && plan_->checked()) {
             outcome = driver().to_host(statuses_on_host_.data(), statuses_.address(), statuses_.bytes(), observed_);
         }
-        if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+        if (!outcome.failed()) outcome = synchronize(observed_);
         if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "read %s from the GPU", what);
         return outcome_ == LM_OK && !(plan_->checked() && any_status(statuses_on_host_.data()));
     }
@@ -279,15 +344,29 @@ class Context : public ContextBase<Library> {
 
     // ---- a run ------------------------------------------------------------------------------------------------------
 
+    /// A run of a mesh, for which all ranks come. It waits until all is done, so that a rank that fails is an error of
+    /// the run.
+    int32_t among_ranks(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
+        const int32_t status = execute(entry, in, out, caller_stream);
+        if (status == LM_RANK_FAILED) {
+            step_failed(entry, step_, status);
+            error_.append(": %s", exchanged_.text());
+        } else if (status != LM_OK) {
+            library_.ranks().part(error_);
+        }
+        return status;
+    }
+
     int32_t execute(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
         int32_t status = find_plan(entry);
         if (status == LM_OK) status = place_values(entry, in, out);
         if (status != LM_OK) return status;
         const cuda::Stream stream = caller_stream != nullptr ? caller_stream : stream_;
         status = enqueue(entry, stream);
-        const bool waits = caller_stream == nullptr || values_end_ > 0 || plan_->checked();
+        const bool waits = caller_stream == nullptr || values_end_ > 0 || plan_->checked() || !library_.is_alone();
         if (status == LM_OK && !waits) return LM_OK;
-        const cuda::Outcome outcome = driver().stream_synchronize(stream);
+        const cuda::Outcome outcome = synchronize(stream);
+        if (status == LM_OK && outcome_ == LM_RANK_FAILED) status = outcome_;
         if (status != LM_OK) return status;
         if (outcome.failed()) return driver().failed(outcome, error_, "carry out entry \"%s\"", entry.name);
         status = plan_->checked() ? raised(entry, statuses_on_host_.data()) : LM_OK;
@@ -297,6 +376,7 @@ class Context : public ContextBase<Library> {
 
     /// All that a run asks of the GPU, in order.
     int32_t enqueue(const Entry& entry, cuda::Stream stream) {
+        outcome_ = LM_OK;
         cuda::Outcome outcome = driver().stream_wait(stream, done_, 0);  // for the last run, which has the same arena
         if (!outcome.failed()) outcome = restore_states(stream);
         if (!outcome.failed() && inputs_end_ > 0) {
@@ -322,7 +402,6 @@ class Context : public ContextBase<Library> {
         cuda::Plan& plan = *plan_;
         cuda::Outcome outcome;
         if (!plan.is_built() || !plan.has(inputs_, outputs_)) {
-            outcome_ = LM_OK;
             stepping_ = false;
             outcome = plan.begin(driver(), inputs_, outputs_);
             if (!outcome.failed()) {
@@ -344,7 +423,6 @@ class Context : public ContextBase<Library> {
     /// Step by step: because conditions of the model decide which follow, or because somebody observes. To an observer,
     /// each ends before the next begins.
     int32_t run_steps(const Entry& entry, cuda::Stream stream) {
-        outcome_ = LM_OK;
         stepping_ = true;
         observed_ = stream;
         if (statuses_.bytes() > 0) {
@@ -357,6 +435,7 @@ class Context : public ContextBase<Library> {
     }
 
     int32_t launch(int32_t step, int32_t kernel, int64_t blocks, void** arguments) {
+        step_ = step;
         if (stepping_) library_.on_step(step);
         if (blocks <= 0) return LM_OK;
         const cuda::Device& device = library_.device();
@@ -373,7 +452,7 @@ class Context : public ContextBase<Library> {
         if (stepping_) {
             outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, shared, observed_,
                                       arguments, nullptr);
-            if (!outcome.failed() && library_.has_observer()) outcome = driver().stream_synchronize(observed_);
+            if (!outcome.failed() && library_.has_observer()) outcome = synchronize(observed_);
         } else {
             outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, shared,
                                                arguments, nullptr, nullptr, nullptr});
@@ -495,6 +574,8 @@ class Context : public ContextBase<Library> {
     bool decides_ = false;             // a condition was asked for
     bool stepping_ = false;            // launches are done at once, not planned
     cuda::Stream observed_ = nullptr;  // on which they run then
+    int32_t step_ = -1;                // the last of these
+    Message exchanged_;                // what went wrong between ranks
 };
 
 }  // namespace LM_RUNTIME

@@ -1,0 +1,248 @@
+"""Models as pipelines: the ranks along the axis ``pipeline`` of a mesh each have a stage of the layers, and compute it
+for one micro-batch after the other.
+
+A batch is cut into micro-batches (``core.mesh.micro_batches``), their graph is divided along the other axes of the mesh
+as any other, and cut into stages by cost (``core.mesh.stages``). Stages are compiled as entries of one library, which
+``core.schedule.program.pipelined`` joins to what each rank runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from luminal import meshes
+from luminal.core import ops, traverse
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph, Node
+from luminal.core.mesh import micro_batches as micro
+from luminal.core.mesh import stages
+from luminal.core.mesh.cost import Rates
+from luminal.core.mesh.divide import PIPELINE, Divided
+from luminal.core.mesh.stages import Staged
+from luminal.core.mesh.traffic import MESSAGE, Traffic, sent
+from luminal.core.ops import Group
+from luminal.core.rewrite import simplify
+from luminal.core.schedule.program import pipelined
+from luminal.core.schedule.program.ir import Program, TensorSpec
+from luminal.core.schedule.program.spec import check
+from luminal.core.sizes import largest
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """The entries of a library in stages, for the ranks of a ``mesh``: each as it is divided along the other axes, in
+    how many micro-batches a run computes it, and the names of the inputs and outputs that have rows of the batch."""
+
+    mesh: Mapping[str, int]
+    micro_batches: int
+    whole: Mapping[str, Divided]
+    staged: Mapping[str, Staged]
+    rows: Mapping[str, frozenset[str]]
+    structures: Mapping[str, Any]
+
+    @property
+    def group(self) -> Group:
+        """The ranks of a pipeline."""
+        axes = list(self.mesh)
+        after = axes[axes.index(PIPELINE) + 1 :]
+        return Group(PIPELINE, self.mesh[PIPELINE], math.prod(self.mesh[axis] for axis in after))
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the first stage, of which each has weights of its own."""
+        group = self.group
+        return [k for k in range(math.prod(self.mesh.values())) if k // group.stride % group.size == 0]
+
+    def graphs(self, rank: int) -> dict[str, Graph]:
+        """The graphs of all stages with the weights of the ranks beside ``rank``, one of the first stage."""
+        return {
+            _called(entry, number): stage.of(rank)
+            for entry, staged in self.staged.items()
+            for number, stage in enumerate(staged.stages)
+        }
+
+    def joined(self, program: Program) -> Program:
+        """The program in which each rank runs its stage, of the ``program`` that has all stages as entries."""
+        parts = [self._parts(entry) for entry in self.staged]
+        made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()))
+        check(made)
+        return made
+
+    def _parts(self, entry: str) -> pipelined.Parts:
+        graph, staged, rows = self.whole[entry].graph, self.staged[entry], self.rows[entry]
+
+        def tensor(name: str, node: Node) -> TensorSpec:
+            first = (node.shape[0] * self.micro_batches,) if name in rows else node.shape[:1]
+            return TensorSpec(name, node.dtype, (*first, *node.shape[1:]))
+
+        return pipelined.Parts(
+            entry,
+            tuple(tensor(node.attr.name, node) for node in graph.given),
+            tuple(tensor(name, node) for name, node in graph.returned),
+            staged.outputs,
+            rows,
+            tuple(_called(entry, number) for number in range(len(staged.stages))),
+            tuple(pipelined.Passing(c.name, c.source, c.targets) for c in staged.crossings),
+            self.micro_batches,
+            self.structures[entry],
+        )
+
+    def sent(self, entry: str, stage: int) -> dict[str, Traffic]:
+        """What a rank of that stage sends in a run, by axis of the mesh, at the upper bounds of sizes: each value to
+        each stage that reads it, of every micro-batch; outputs to all others; and what its part of the stage takes."""
+        staged, count = self.staged[entry], self.micro_batches
+        found = {axis: Traffic() for axis in self.mesh}
+        for crossing in staged.crossings:
+            if crossing.source == stage:
+                found[PIPELINE] += _times(_message(crossing.bytes), count * len(crossing.targets))
+        for name, node in self.whole[entry].graph.returned:
+            if staged.outputs[name] == stage:
+                runs = count if name in self.rows[entry] else 1
+                found[PIPELINE] += _times(
+                    _message(largest(node.size) * node.dtype.itemsize), runs * (self.group.size - 1)
+                )
+        for axis, traffic in sent(staged.stages[stage].graph).items():
+            found[axis] += _times(traffic, count)
+        return found
+
+    def explained(self) -> list[str]:
+        """The stages in words, and what a rank of each sends."""
+        lines = []
+        for entry, staged in self.staged.items():
+            before = f"{entry}: " if len(self.staged) > 1 else ""
+            total = sum(staged.seconds) or 1.0
+            lines += [f"{before}{line}" for line in _cuts(self.whole[entry])]
+            for number, (stage, seconds) in enumerate(zip(staged.stages, staged.seconds, strict=True)):
+                weights = sum(weight.of(0).attr.nbytes for weight in stage.weights.values())
+                lines.append(
+                    f"{before}{PIPELINE}: stage {number} has {seconds / total:.0%} of the work and {weights} bytes of "
+                    f"weights{_span(stage.graph)}"
+                )
+                for axis, traffic in self.sent(entry, number).items():
+                    lines.append(
+                        f"{before}{axis}: a rank of stage {number} sends {traffic.messages} messages, "
+                        f"{traffic.bytes} bytes, in a run of {self.micro_batches} micro-batches"
+                    )
+        return lines
+
+
+def _called(entry: str, stage: int) -> str:
+    return f"{entry}, stage {stage}"
+
+
+def _message(size: int) -> Traffic:
+    return Traffic(-(-size // MESSAGE), size)
+
+
+def _times(traffic: Traffic, count: int) -> Traffic:
+    return Traffic(traffic.messages * count, traffic.bytes * count)
+
+
+def _cuts(part: Divided) -> Iterator[str]:
+    """How named weights lie along the other axes."""
+    for node, name in part.graph.names.items():
+        cuts = part.weights[node].cuts if node in part.weights else ()
+        if cuts:
+            yield f"{name}: {', '.join(f'{cut} along {group.axis}' for group, cut in cuts)}"
+
+
+def _span(graph: Graph) -> str:
+    """From which source operator to which a stage goes, in words."""
+    order = traverse.topological(graph.roots)
+    named = [graph.origins[node] for node in order if graph.origins.get(node) and node.op.kind is not ops.Kind.SOURCE]
+    return f", from {named[0][0]} to {named[-1][0]}" if named else ""
+
+
+def is_one(mesh: Mapping[str, int] | None) -> bool:
+    """Whether a mesh has stages."""
+    return mesh is not None and PIPELINE in mesh
+
+
+def check_micro_batches(count: Any, mesh: Mapping[str, int] | None) -> int:
+    """Raises InputError where ``count`` is no number of micro-batches, or there is no pipeline to compute them."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(f"micro_batches: expected a number of 1 or more, found {count!r}")
+    if count > 1 and not is_one(mesh):
+        raise InputError(f'micro_batches: expected a mesh with stages, as in mesh={{"{PIPELINE}": 2}}, found {mesh!r}')
+    return count
+
+
+def staged(
+    graphs: Mapping[str, Graph], mesh: Mapping[str, int], shard: Any, link: str | None, micro_batches: int
+) -> Pipelined:  # fmt: skip
+    """``graphs`` in stages, for runs of so many micro-batches; arguments as for ``luminal.compile``.
+
+    Raises InputError for what no pipeline can be: a batch that is not divisible, or of which rows depend on each other;
+    more stages than steps; states, texts and sizes that data decides.
+    """
+    mesh = meshes.parse(mesh)
+    asked = meshes.parse_shard(shard, mesh)
+    rows_asked = {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
+    others = {name: {axis: k for axis, k in axes.items() if axis != PIPELINE} for name, axes in asked.items()}
+    parts, rows = {}, {}
+    for entry, graph in graphs.items():
+        _check(entry, graph)
+        graph = simplify(graph)
+        named = _rows(graph, rows_asked) if micro_batches > 1 else set()
+        parts[entry] = micro.of_batch(graph, micro_batches, named)
+        rows[entry] = frozenset(named)
+    known = set().union(*(_ends(graph) for graph in graphs.values()))
+    unknown = sorted(rows_asked.keys() - known)
+    if unknown:
+        raise InputError(
+            f"shard: expected names of inputs and outputs, which are {', '.join(sorted(known))}, along {PIPELINE!r}, "
+            f"found {', '.join(unknown)}; stages are chosen by cost"
+        )
+    whole = meshes.plans(parts, mesh, {name: axes for name, axes in others.items() if axes} or "auto", link)
+    joined, rates = meshes.parse_link(link), Rates()
+    cut = {
+        entry: stages.cut(part, mesh[PIPELINE], micro_batches, joined, rates) for entry, part in whole.items()
+    }  # fmt: skip
+    structures = {entry: graph.structure for entry, graph in graphs.items()}
+    return Pipelined(mesh, micro_batches, whole, cut, rows, structures)
+
+
+def _ends(graph: Graph) -> dict[str, Node]:
+    """What callers give and get, by name."""
+    return {**{str(node.attr.name): node for node in graph.given}, **dict(graph.returned)}
+
+
+def _rows(graph: Graph, asked: Mapping[str, int | None]) -> set[str]:
+    """The names of the inputs and outputs that have rows of the batch: those that are ``asked`` for, and all others
+    with as many rows as the first input that has an axis."""
+    ends = _ends(graph)
+    for name, axis in asked.items():
+        if name in ends and axis is not None and (axis != 0 or not ends[name].shape):
+            raise InputError(
+                f"shard: expected axis 0 of {name!r} {list(ends[name].shape)} along {PIPELINE!r}, whose parts lie one "
+                f"after the other in memory, or None, found {axis}"
+            )
+    first = [ends[name] for name, axis in asked.items() if name in ends and axis == 0]
+    first += [node for node in graph.given if node.shape and asked.get(node.attr.name, 0) == 0]
+    if not first:
+        raise InputError("micro_batches: expected an input with rows of a batch, found none")
+    batch = first[0].shape[0]
+    return {
+        name for name, node in ends.items()
+        if asked.get(name, 0 if node.shape and node.shape[0] == batch else None) == 0
+    }  # fmt: skip
+
+
+def _check(entry: str, graph: Graph) -> None:
+    """Raises InputError for a graph that no pipeline can run."""
+    if graph.states:
+        names = ", ".join(repr(state.name) for state in graph.states)
+        raise InputError(
+            f"{entry}: expected a model without states in a pipeline, found {names}: a state would be written once for "
+            "each micro-batch, and read by a rank that does not have it. Divide it along another axis of the mesh"
+        )
+    if graph.measured:
+        sizes = ", ".join(size.name for size in graph.measured)
+        raise InputError(f"{entry}: expected sizes that inputs decide in a pipeline, found that data decides {sizes}")
+    for node in traverse.everything(graph.roots):
+        if node.dtype.is_text or node.op is ops.HOST:
+            where = "; ".join(map(str, graph.origins.get(node, ()))) or str(node)
+            raise InputError(f"{entry}: {where}: expected numbers in a pipeline, found texts or a function of the host")

@@ -1,0 +1,147 @@
+"""Pipelines under MPI: the same results as one process, the same bits each time, what is sent, and ranks that fail."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+import torch
+
+import luminal
+from luminal.runtime import loader
+from tests import mpi_support
+from tests.mpi_support import MPI, MPIRUN
+from tests.test_mesh_mpi import COUNTING, LIMIT, RANK, SILENT
+from tests.test_mesh_pipeline import FREE, subject
+
+pytestmark = mpi_support.needed
+
+MESHES = {
+    "two": {"pipeline": 2},
+    "three": {"pipeline": 3},  # of which one has no weights
+    "both": {"pipeline": 2, "tensor": 2},
+    "four": {"pipeline": 4},
+}
+
+
+@cache
+def compiled(kind: str, mesh: str, batches: int) -> Path:
+    """The folder of a model in stages, with its inputs and the first output of PyTorch beside it."""
+    module, inputs = subject(kind)
+    shard = {"second.weight": {"tensor": 0}} if mesh == "both" else "auto"
+    made = luminal.compile(
+        module, inputs, name=f"{kind}_{mesh}", mesh=MESHES[mesh], shard=shard, link=FREE, micro_batches=batches
+    )
+    folder = Path(mkdtemp(prefix="luminal-pipeline-"))
+    np.savez(folder / "inputs.npz", **{n: x.numpy() for n, x in zip(made.input_names, inputs, strict=True)})
+    with torch.no_grad():
+        outputs = module(*inputs)
+    np.save(folder / "expected.npy", (outputs[0] if isinstance(outputs, tuple) else outputs).numpy())
+    made.export(folder / "library", python_module=False)
+    return folder
+
+
+def mpirun(ranks, folder, output, runs=1, fate="none", **options):
+    given = folder / "library", folder / "inputs.npz", output, runs, fate
+    return mpi_support.mpirun(ranks, RANK, *given, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mesh", "ranks", "batches"),
+    [("block", "two", 2, 4), ("layers", "two", 2, 1), ("layers", "three", 3, 6), ("images", "both", 4, 2),
+     ("block", "four", 4, 2)],
+)  # fmt: skip
+def test_ranks_give_what_one_process_does(kind: str, mesh: str, ranks: int, batches: int, tmp_path: Path) -> None:
+    folder = compiled(kind, mesh, batches)
+    done = mpirun(ranks, folder, tmp_path / "y", runs=3)
+    assert done.returncode == 0, done.stderr
+    outputs = [np.load(tmp_path / f"y.{rank}.{run}.npy") for rank in range(ranks) for run in range(3)]
+    np.testing.assert_allclose(outputs[0], np.load(folder / "expected.npy"), rtol=1e-5, atol=1e-5)
+    if mesh == "two":
+        assert mpirun(ranks, folder, tmp_path / "z", LUMINAL_MPI_OVERLAP="0").returncode == 0
+        outputs.append(np.load(tmp_path / "z.0.0.npy"))
+    for output in outputs[1:]:
+        np.testing.assert_array_equal(output.view(np.uint32), outputs[0].view(np.uint32))
+
+
+def test_a_rank_opens_the_weights_of_its_stage_alone() -> None:
+    folder = compiled("block", "two", 4) / "library"
+    sizes = [(folder / f"block_two.weights{end}").stat().st_size - 4096 for end in ("", ".1")]
+    parameters = sum(value.numel() * 4 for value in subject("block")[0].parameters())
+    assert all(parameters * 0.4 < size < parameters * 0.6 for size in sizes)
+    nothing = compiled("layers", "three", 6) / "library" / "layers_three.weights.1"
+    assert nothing.stat().st_size == 4096
+
+
+def test_what_is_sent_is_what_the_plan_says(tmp_path: Path) -> None:
+    folder = compiled("block", "two", 4)
+    stand_in = tmp_path / "libcounting.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(COUNTING), "-o", str(stand_in), "-ldl"], check=True)
+    done = mpirun(2, folder, tmp_path / "y", 3, mpi=stand_in, REAL_MPI=str(MPI), COUNTED=str(tmp_path / "counted"))
+    assert done.returncode == 0, done.stderr
+    hello = 168 + 56  # bytes by which a rank says where it runs and what it has opened
+    # What passes between the stages, of the last the outputs: a micro-batch after the other.
+    messages, size = 2 + 3 * 4, hello + 3 * 4 * 6 * 32 * 4
+    assert (tmp_path / "counted").read_text().splitlines() == [f"{messages} {size}"] * 2
+    plan = loader.read_manifest(folder / "library" / "manifest.json")["plan"]
+    for stage in range(2):
+        assert (
+            f"pipeline: a rank of stage {stage} sends 4 messages, {4 * 6 * 32 * 4} bytes, in a run of 4 micro-batches"
+            in plan
+        )
+    assert any("pipeline: stage 0 has 50% of the work" in line for line in plan)
+
+
+def test_a_rank_that_fails_is_an_error_of_the_other(tmp_path: Path) -> None:
+    """One that hangs is named; one that is killed, the launcher sees, and ends the other."""
+    folder, error = compiled("block", "two", 4), tmp_path / "y.0.error"
+    environment = {**os.environ, "LUMINAL_MPI": str(MPI), "LUMINAL_MPI_LIMIT": str(LIMIT)}
+    command = [MPIRUN, "-disable-auto-cleanup", "-n", "2", sys.executable, RANK, folder / "library"]
+    command += [folder / "inputs.npz", tmp_path / "y", "2", "stopped"]
+    with (tmp_path / "log").open("w") as log:
+        running = subprocess.Popen(list(map(str, command)), env=environment, stdout=log, stderr=log)
+        try:
+            end = time.monotonic() + 60
+            while not error.exists() and running.poll() is None and time.monotonic() < end:
+                time.sleep(0.2)
+        finally:
+            with contextlib.suppress(OSError):  # a stopped one hears nothing else
+                os.kill(int((tmp_path / "y.1.pid").read_text()), signal.SIGKILL)
+            running.terminate()
+            running.wait(30)
+    said = error.read_text()
+    assert SILENT in said and "another rank failed in step" in said
+    assert not (tmp_path / "y.0.1.npy").exists()
+    done = mpirun(2, folder, tmp_path / "z", 2, "killed", LUMINAL_MPI_LIMIT=str(LIMIT))
+    assert done.returncode != 0 and "KILLED" in done.stdout.upper(), done.stdout
+    assert not (tmp_path / "z.0.1.npy").exists()
+
+
+def test_weights_of_another_stage_are_told_apart(tmp_path: Path) -> None:
+    shutil.copytree(compiled("layers", "three", 6), tmp_path, dirs_exist_ok=True)
+    weights = tmp_path / "library" / "layers_three.weights"
+    shard = weights.with_name(weights.name + ".2")
+    whole = shard.read_bytes()
+    shutil.copy(weights, shard)
+    done = mpirun(3, tmp_path, tmp_path / "y")
+    assert done.returncode != 0 and "is that of rank 0, expected that of rank 2" in done.stderr
+    shard.write_bytes(whole[:-64])
+    done = mpirun(3, tmp_path, tmp_path / "y")
+    assert done.returncode != 0 and "is truncated" in done.stderr and "rank 2 could not open" in done.stderr
+
+
+def test_an_older_mpi_through_the_shim(tmp_path: Path) -> None:
+    """OpenMPI 4.1, where this machine has it: the same bits as under MPICH."""
+    folder = compiled("block", "two", 4)
+    done = mpirun(2, folder, tmp_path / "old", **mpi_support.older(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert mpirun(2, folder, tmp_path / "new").returncode == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "old.1.0.npy"), np.load(tmp_path / "new.0.0.npy"))
