@@ -9,12 +9,14 @@ CUDA = Dialect(
     "cuda",
     "CUDA",
     Head(
-        'extern "C" __global__ void __launch_bounds__({threads}) {name}',
+        'extern "C" __global__ void __launch_bounds__({threads}{registers}) {name}',
         "const {type}* __restrict__ {name}",
         "{type}* __restrict__ {name}",
         "Status* status",
         "const int64_t* __restrict__ dims",
         map="const __grid_constant__ TensorMap {name}",
+        # One block of a processor is enough: ptxas otherwise keeps room for several, and spills for it.
+        registers=", 1",
     ),
     dialect_device.TABLE,
     dialect_cpp.REDUCTIONS,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from luminal.codegen.cpp import RESERVED, Names, ctype
 from luminal.codegen.dialect import Dialect
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.schedule.nest.ir import Alloc, LoopNest
+from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -58,7 +59,8 @@ class Signature:
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
     ``ahead`` and ``ahead_step`` to those that prefetch from there, so many bytes a step. A kernel carries out its tasks
     ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``, which share ``shared`` bytes, of
-    which the host asks for ``requested`` when it launches the kernel. ``maps`` come after all pointers.
+    which the host asks for ``requested`` when it launches the kernel. ``maps`` come after all pointers. A thread that
+    ``holds`` arrays in registers may need more of them than compilers give by themselves.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Signature:
     shared: int = 0
     requested: int = 0
     maps: tuple[BoxMap, ...] = ()
+    holds: bool = False
 
     @property
     def declaration(self) -> str:
@@ -98,7 +101,8 @@ class Signature:
 
     @property
     def _kernel(self) -> str:
-        return self.dialect.head.kernel.format(name=self.name, threads=self.threads)
+        head = self.dialect.head
+        return head.kernel.format(name=self.name, threads=self.threads, registers=head.registers if self.holds else "")
 
     @property
     def _arrays(self) -> list[str]:
@@ -164,4 +168,5 @@ def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool 
     for array in nest.arrays:
         dialect.type(array.dtype)
     pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written, aligned=a.aligned) for a in nest.arrays)
-    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims), fetches)
+    holds = any(isinstance(s, Alloc) and s.space == "registers" for s in statements(nest.body))
+    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims), fetches, holds=holds)

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu.static import follow, memory, models, page, rows, sass, tools
-from benchmarks.gpu.static.operands import Lanes
+from benchmarks.gpu.static import models, page, rows
 from benchmarks.gpu.static.rows import OURS, TRITON, Work
 from luminal.codegen import toolchain
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
 from luminal.core.pipeline import compile_graph
 from luminal.frontends.fx import importer
+from luminal.machine_code import follow, memory, sass, tools
+from luminal.machine_code import kernels as counting
+from luminal.machine_code.operands import Lanes
 
 Array = np.ndarray[Any, Any]
 
@@ -205,10 +207,10 @@ ONE_PRODUCT = {"cuda:sm_80": 16 * 8 * 16, "cuda:sm_90": 64 * 128 * 16 // 4}  # m
 
 
 @cache
-def kernels(work: Work, target: str) -> list[rows.Kernel]:
+def kernels(work: Work, target: str) -> list[counting.Kernel]:
     module, inputs = work.module()
     goal = targets.parse(target)
-    return rows.launches(compile_graph(importer.load(module, inputs), goal), goal)
+    return counting.launches(compile_graph(importer.load(module, inputs), goal), goal)
 
 
 @needs_tools
@@ -244,7 +246,7 @@ def test_all_blocks_together_write_each_element_once(work: Work, target: str) ->
 @pytest.mark.parametrize("work", [LOOPED, Work("norm", (64, 4096))], ids=lambda w: w.kind)
 def test_what_is_counted_is_what_the_work_needs(work: Work, target: str) -> None:
     """Multiply-adds of the tensor cores are those of the product; a norm reads its rows twice and writes them once."""
-    found = [rows.counted(kernel) for kernel in kernels(work, target)]
+    found = [counting.counted(kernel) for kernel in kernels(work, target)]
     (one,) = found
     if work.products:
         assert one["multiplied"] == work.products and one["issued"]["tensor"] * ONE_PRODUCT[target] == work.products
@@ -257,7 +259,7 @@ def test_what_is_counted_is_what_the_work_needs(work: Work, target: str) -> None
 
 
 def test_occupancy_follows_from_what_is_scarce() -> None:
-    a100 = rows.PROCESSORS[80]
+    a100 = counting.PROCESSORS[80]
     assert a100.occupancy(256, 32, 0) == 1.0
     assert a100.occupancy(256, 128, 0) == 0.25
     assert a100.occupancy(256, 32, 80 << 10) == 0.25  # two blocks of 81 KiB

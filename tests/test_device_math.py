@@ -17,6 +17,8 @@ from tests.test_vector_math import (  # noqa: F401
 from tests.vector_support import build
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return build("vector_math.cpp", targets.detect(), tmp_path_factory.mktemp("math"), "-DLANES=4", "-DDEVICE", "-O1")
+@pytest.fixture(scope="module", params=[(), ("-DLM_EMULATE_CUDA",)], ids=["any device", "CUDA"])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """With ``LM_EMULATE_CUDA``, what a GPU's instruction may be wrong by is emulated, too."""
+    flags = ("-DLANES=4", "-DDEVICE", "-O1", *request.param)
+    return build("vector_math.cpp", targets.detect(), tmp_path_factory.mktemp("math"), *flags)

@@ -410,3 +410,22 @@ def test_a_dimension_that_is_called_like_an_axis_is_refused(name: str) -> None:
     graph = ir.Graph("named", (x,), (("y", x * 2.0),), tuple(sym.variables(x.shape[0])))
     with pytest.raises(ModelError, match=f"the dimension '{name}' is named like a loop"):
         compile_graph(graph, CUDA)
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
+def test_terms_of_several_axes_are_copied_side_by_side(target: Target) -> None:
+    """Those of heads that lie apart: each is as long as a step, so a step lies side by side in memory."""
+    heads, rows_, width = 3, 37, 32
+    source = Source()
+    x = source.input(heads, rows_, width, dtype=types.bf16)
+    joined = movement.reshape(movement.permute(x, (1, 0, 2)), (rows_, heads * width))
+    y = decompose.linear(joined, source.weight(64, heads * width, dtype=types.bf16))
+    graph = ir.Graph("heads", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, target)
+    (kernel,) = program.kernels
+    stores = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind == "vector"]
+    assert {loop.lanes for loop in stores if "stage_a" in str(loop.body)} == {8}
+    (expected,) = interp.run(graph, source.arrays).outputs
+    found = run_program(program, source.arrays)["y"]
+    scale = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale

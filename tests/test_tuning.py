@@ -40,7 +40,7 @@ from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
-from luminal.tuning import confirm, devices, records, search, subject, worker
+from luminal.tuning import confirm, devices, judge, records, search, subject, worker
 from luminal.tuning.bench import Bench, Compiled, Contender, Part
 from luminal.tuning.expected import expected
 from luminal.tuning.outcome import NO_FASTER, Outcome
@@ -893,8 +893,12 @@ def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytes
     assert outcome.known and not outcome.left
 
 
-def test_what_cannot_be_tuned_is_refused() -> None:
-    with pytest.raises(TargetError, match="schedules for cuda:sm_90 cannot be measured here: this machine has no CUDA"):
+def test_what_cannot_be_tuned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "lacking", lambda target: "found no nvdisasm")
+    with pytest.raises(
+        TargetError,
+        match="schedules for cuda:sm_90 cannot be measured here: this machine has no CUDA.*found no nvdisasm",
+    ):
         luminal.tune(linear(), budget=5, target="cuda:sm_90")
     with pytest.raises(InputError, match="search: expected one of none, quick"):
         luminal.compile(linear(), search="slow")

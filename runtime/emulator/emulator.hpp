@@ -14,7 +14,7 @@ uint32_t lm_emulated_thread(void);
 #if defined(LM_EMULATE_CUDA)
 
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __grid_constant__
 #define __restrict__ __restrict
 #define __shared__ static thread_local

@@ -13,12 +13,13 @@ import typer
 
 from benchmarks import machine as host
 from benchmarks.gpu.parts import PRECISIONS
-from benchmarks.gpu.static import models, page, rows, tools
+from benchmarks.gpu.static import models, page, rows
 from benchmarks.progress import Work
 from benchmarks.tables import among
 from luminal import destination
 from luminal.codegen import toolchain
 from luminal.core.errors import BuildError
+from luminal.machine_code import tools
 
 Found = dict[str, Any]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.gpu import subjects
-from benchmarks.gpu.static.follow import Found
-from benchmarks.gpu.static.rows import Kernel, launches
 from benchmarks.suite import CASES
 from benchmarks.zoo.model import Model
 from luminal import api
@@ -19,6 +17,8 @@ from luminal.core import target as targets
 from luminal.core.differentiate import differentiated
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
+from luminal.machine_code.follow import Found
+from luminal.machine_code.kernels import Kernel, launches
 
 WIDE = 16  # bytes that a thread can read or write at once
 WAYS = 2  # words that one bank may have to serve at once

@@ -13,17 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from benchmarks.gpu import subjects
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.static import tools
-from benchmarks.gpu.static.follow import Found, Launch, follow
-from benchmarks.gpu.static.sass import CLASSES
-from benchmarks.gpu.static.tools import Image, assembled, disassembled
-from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
 from luminal.core.ir import Graph
@@ -32,6 +26,10 @@ from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.program import ir as program
 from luminal.core.target import Target
 from luminal.frontends.fx import importer
+from luminal.machine_code import tools
+from luminal.machine_code.kernels import PROCESSORS, Kernel, counted, cycles, launches
+from luminal.machine_code.sass import CLASSES
+from luminal.machine_code.tools import Image, assembled, disassembled
 
 OURS, TRITON = "luminal", "Triton"
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
@@ -91,102 +89,6 @@ def works(tiny: bool) -> list[Work]:
     return [*products, *attentions, *(Work(kind, subjects.ROWS[tiny]) for kind in ("softmax", "norm"))]
 
 
-# ---- a processor -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Processor:
-    """A streaming multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities"; ``tensor`` are multiply-adds of
-    bfloat16 a cycle, from the peaks in NVIDIA's papers on A100 and H100, which have ``count`` of them; ``level2`` bytes
-    a cycle from its cache."""
-
-    shared: int
-    tensor: int
-    count: int
-    registers: int = 64 << 10
-    warps: int = 64
-    blocks: int = 32
-    schedulers: int = 4
-    banks: int = 128
-    level2: int = 64
-
-    def occupancy(self, threads: int, registers: int, shared: int) -> float:
-        """The share of its places for warps that blocks fill, by registers, shared memory and threads."""
-        warps = -(-threads // 32)
-        by_registers = self.registers // (-(-registers // 8) * 8 * 32) // warps
-        by_shared = self.shared // (-(-shared // 128) * 128 + 1024)
-        return min(by_registers, by_shared, self.warps // warps, self.blocks) * warps / self.warps
-
-
-PROCESSORS = {80: Processor(164 << 10, 1024, 108), 90: Processor(228 << 10, 2048, 132)}
-
-
-# ---- one kernel ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's machine code and how it is launched."""
-
-    image: Image
-    architecture: int
-    threads: int
-    grid: tuple[int, int, int]
-    arguments: Sequence[Any]
-    origins: tuple[str, ...] = ()
-
-    @property
-    def blocks(self) -> int:
-        return math.prod(self.grid)
-
-    def middle(self) -> Found:
-        """What the block in the middle does, which is no edge, and of a triangle the mean."""
-        block = self.grid[0] // 2, self.grid[1] // 2, self.grid[2] // 2
-        return follow(self.image.code, self.architecture, Launch(block, self.grid, self.threads, self.arguments))
-
-
-def counted(kernel: Kernel) -> Row:
-    """What all blocks of a kernel do, were each like the one in the middle; and what a block takes."""
-    found = kernel.middle()
-    loop = found.loop()
-    everything = range(len(found.issued))
-    widths: dict[str, dict[str, int]] = {}
-    for (place, space), access in found.accesses.items():
-        if space == "global" and place in (loop or everything):
-            how = "written" if access.write else "read"
-            known = widths.setdefault(how, {})
-            known[str(access.width)] = known.get(str(access.width), 0) + access.bytes
-    spaces: dict[str, Counter[str]] = {space: Counter() for space in ("global", "shared")}
-    for (_, space), access in found.accesses.items():
-        if space in spaces:
-            spaces[space] += Counter({"bytes": access.bytes, "sectors": access.sectors, "least": access.least,
-                                      "waves": access.waves, "ideal": access.ideal})  # fmt: skip
-    moved = {space: {name: kernel.blocks * count for name, count in counts.items()} for space, counts in spaces.items()}
-    ways = max((a.ways for (_, space), a in found.accesses.items() if space == "shared"), default=0)
-    processor = PROCESSORS[kernel.architecture]
-    return {
-        "name": kernel.image.code.name, "blocks": kernel.blocks, "threads": kernel.threads,
-        "issued": {c: kernel.blocks * n for c, n in sorted(found.total().items())},
-        "loop": {c: kernel.blocks * n for c, n in sorted(found.total(loop).items())} if loop else {},
-        "moved": moved, "widths": widths, "ways": ways, "operands": kernel.blocks * found.operands,
-        "multiplied": kernel.blocks * found.multiplied, "in_flight": found.in_flight,
-        "registers": kernel.image.registers, "spilled": kernel.image.spilled, "shared": kernel.image.shared,
-        "occupancy": processor.occupancy(kernel.threads, kernel.image.registers, kernel.image.shared),
-    }  # fmt: skip
-
-
-def cycles(kernel: Row, architecture: int) -> dict[str, float]:
-    """The least cycles that all processors together need for a kernel, by what would be the only limit."""
-    processor = PROCESSORS[architecture]
-    moved = kernel["moved"]
-    return {
-        "issue": sum(kernel["issued"].values()) / processor.schedulers,
-        "tensor": kernel["multiplied"] / processor.tensor,
-        "shared": moved["shared"].get("waves", 0) + kernel["operands"] / processor.banks,
-        "global": 32 * moved["global"].get("sectors", 0) / processor.level2,
-    }
-
-
 def row(work: Work, architecture: int, who: str, how: str, kernels: Sequence[Row]) -> Row:
     """A row of the report: ``per`` are counts for each unit of the work."""
     limits: Counter[str] = Counter()
@@ -210,24 +112,6 @@ def row(work: Work, architecture: int, who: str, how: str, kernels: Sequence[Row
 
 
 # ---- both compilers --------------------------------------------------------------------------------------------------
-
-
-def launches(made: program.Program, target: Target, folders: tuple[str, ...] = ()) -> list[Kernel]:
-    """The kernels that a program of fixed sizes launches, in their order, each once. Integers in memory are zeros, as
-    indices that are in range."""
-    texts = tools.texts(made, target)
-    code = tools.images(texts, target, folders)
-    found: dict[str, Kernel] = {}
-    for step in (step for entry in made.entries for step in entry.launches):
-        text = texts[made.kernels[step.kernel].name]
-        sign = text.signature
-        memory: list[Any] = [np.zeros(64, np.uint8) if pointer.dtype.is_integer else None for pointer in sign.pointers]
-        memory += [None] * (sign.checked + sign.reads_dims)
-        blocks = int(sym.evaluate(text.tasks, {}))
-        architecture, origins = tools.number(tools.newest(target)), text.kernel.origins
-        kernel = Kernel(code[sign.name], architecture, sign.threads, (blocks, 1, 1), memory, origins)
-        found.setdefault(sign.name, kernel)
-    return list(found.values())
 
 
 def _tile(kernel: program.Kernel) -> str:

@@ -123,6 +123,16 @@ class StagedOperand:
         axis = sym.as_var(turn)
         return by_threads(self.threads, *(body if axis is None else (ln.Loop(axis, each, "unroll", body),)))
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether terms that follow each other lie side by side in memory: those of the innermost loop, or all of a
+        step, where a loop runs over several axes whose digits a step divides evenly."""
+        term = sym.axis("v0", self.depth)
+        offset, _ = self._read(0, term, sym.expr(Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)))
+        variable = sym.as_var(term)
+        of_step = variable is not None and _stride(offset, variable) == 1
+        return of_step or _stride(self.access.offset, self.reduced[-1].axis) == 1
+
     def aligned(self, width: int) -> bool:
         """Whether groups of ``width`` elements are contiguous and aligned, each masked as a whole or not at all."""
         copied, group = Var("c0", 0, self.side.size * self.depth // width - 1), sym.axis("v0", width)
@@ -164,11 +174,13 @@ def staged(
 
     Raises ScheduleError where it does not fill whole ``panels``."""
     dtype = stored_type(nest, access.array)
-    along = _stride(access.offset, reduced[-1].axis) == 1
-    room = 0 if panels else _room(dtype, along, lines)
     found = StagedOperand(
-        name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead, panels, room
-    )
+        name, access, dtype, side, reduced, depth, threads, True, lines, 1, ahead, panels,
+        0 if panels else _room(dtype, True, lines),
+    )  # fmt: skip
+    along = found.contiguous
+    if not along:
+        found = replace(found, along=False, by_line=False, room=0 if panels else _room(dtype, False, lines))
     if panels and (found.row * dtype.itemsize % PANEL or found.extent // found.row % LINES):
         raise ScheduleError(f"stage: {found.extent // found.row} rows of {found.row} {dtype} do not fill panels")
     width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1

@@ -77,12 +77,14 @@ class Bench:
 
     What measures elsewhere overrides ``each``, ``runs``, ``machine``, ``check``, ``share`` and ``width``, the number of
     questions that are measured at once. ``beam`` candidates of a question are measured, the first by estimate.
-    Libraries of whole models ``emulate`` a GPU where that is true.
+    Libraries of whole models ``emulate`` a GPU where that is true. ``how`` says what is to be known of the times, where
+    they are none.
     """
 
     width = 1
     beam = 4
     emulate = False
+    how = ""
 
     def __init__(self, target: Target, threads: int, hang: float = HANG) -> None:
         self.target, self.threads = target, threads
@@ -183,6 +185,10 @@ class Bench:
     def runs(self, folders: Sequence[Path], entry: str, inputs: Mapping[str, NDArray[Any]]) -> list[Timing]:
         """Runs of an entry of each of the libraries in ``folders``, taking turns."""
         return runs(folders, entry, inputs, self.threads)
+
+    def whole(self, programs: Sequence[Program]) -> list[Timing] | None:
+        """The times of a run of each program where they are known without running it; None where it has to run."""
+        return None
 
     def share(self, rows: Mapping[str, Sequence[Measured]]) -> None:
         """Hands the rows of all questions to the machines that measured: this one has them."""

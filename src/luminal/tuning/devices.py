@@ -20,28 +20,36 @@ from luminal.core.target import Target
 from luminal.progress import Stages
 from luminal.runtime import loader
 from luminal.timing import Timing, shuffled
-from luminal.tuning import records, subject
+from luminal.tuning import judge, records, subject
 from luminal.tuning.bench import RUNS, Bench, Compiled, Contender, Part, Prepared
+from luminal.tuning.judge import JUDGED, Faulty, Judge, StaticBench
+from luminal.tuning.outcome import BEHIND
 from luminal.tuning.racer import HANG
 from luminal.tuning.subject import Race, Subject, Work
 
-BEAM = 8  # candidates of a question, the first by estimate: there is less to tell them apart than on CPUs
+BEAM = 8  # candidates of a question that are measured: there is less to tell them apart by estimate than on CPUs
 
 
 def bench(target: Target, threads: int) -> Bench:
-    """What measures on this machine for ``target``."""
-    return Bench(target, threads) if target.grid is None else DeviceBench(target, threads)
+    """What measures on this machine for ``target``; what judges, where it lacks such a GPU, and can."""
+    if target.grid is None:
+        return Bench(target, threads)
+    absent = device.missing(target.dialect, target.features)
+    return StaticBench(target, threads) if absent and not judge.lacking(target) else DeviceBench(target, threads)
 
 
 class DeviceBench(Bench):
     """Compiles and measures candidates for a GPU of this machine, or for one that is emulated where ``emulate``: then
-    times say nothing."""
+    times say nothing. Where their machine code can be read, more are judged by it, and the best are measured."""
 
     beam = BEAM
+    judge: Judge | None = None
 
     def __init__(self, target: Target, threads: int, hang: float = HANG, emulate: bool = False) -> None:
         super().__init__(target, threads, hang)
         self.emulate = emulate
+        if not emulate and not judge.lacking(target):
+            self.judge, self.beam = Judge(target), JUDGED
         self._folders: dict[tuple[ln.LoopNest, tuple[Any, ...]], Path] = {}
 
     @property
@@ -54,7 +62,7 @@ class DeviceBench(Bench):
         if missing:
             raise TargetError(
                 f"schedules for {self.target.name} cannot be measured here: {missing}; tune on a machine with such a "
-                "GPU, or compile without: schedules are then chosen by estimate"
+                f"GPU, or compile without: schedules are then chosen by estimate{_unjudged(self.target)}"
             )
 
     def measures(self, part: Part) -> bool:
@@ -70,6 +78,7 @@ class DeviceBench(Bench):
 
     def prepared(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> Prepared:
         faults = {c.place: c.fault for c in contenders if c.fault}
+        faults |= self._behind([c for c in contenders if not c.fault])
         racing: list[Contender] = []
         works: list[list[Work]] = []
         wanted = []
@@ -85,6 +94,22 @@ class DeviceBench(Bench):
             works.append([work for work, _ in entries])
             wanted.append([values for _, values in entries])
         return Prepared(contenders, faults, racing, Race("", self.threads, 0, seconds, works), wanted)
+
+    def _behind(self, contenders: Sequence[Contender]) -> dict[int, str]:
+        """Why some of the candidates of a question are not measured, by place: what they spill, and that they are
+        behind others, where there are more than are measured."""
+        if self.judge is None:
+            return {}
+        faults: dict[int, str] = {}
+        estimates: dict[int, float] = {}
+        for contender in contenders:
+            try:
+                estimates[contender.place] = self.judge.of(contender)
+            except Faulty as fault:
+                faults[contender.place] = str(fault)
+        faults.pop(0, None)  # the default is measured in any case
+        others = sorted(estimates.keys() - {0}, key=lambda place: (estimates[place], place))
+        return faults | dict.fromkeys(others[BEAM - 1 :], BEHIND)
 
     def _entry(self, program: Program, part: Part, compiled: Compiled) -> tuple[Work, Any]:
         work, wanted = super()._entry(program, part, compiled)
@@ -109,6 +134,12 @@ class DeviceBench(Bench):
                 if number >= 0:
                     seconds[place].append(sum(step.seconds for step in steps))
         return [Timing(tuple(each)) for each in seconds]
+
+
+def _unjudged(target: Target) -> str:
+    """Why schedules are not judged without a GPU either, where others are."""
+    lacking = judge.lacking(target)
+    return f". Nor can they be judged by machine code: {lacking}" if lacking and target.dialect == judge.DIALECT else ""
 
 
 def alone(program: Program, part: Part, of: Subject) -> Program:

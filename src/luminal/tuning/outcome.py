@@ -16,6 +16,7 @@ from luminal.tuning.records import Measured, least_gain, winner
 
 NO_FASTER = "the model as a whole is no faster with what was chosen"
 UNCONFIRMED = "the model as a whole was not found to be faster with it yet"
+BEHIND = "its machine code lets expect less than that of those that were measured"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Answer:
     @property
     def rejected(self) -> list[Measured]:
         """The rows of candidates that are wrong, or that no compiler or run came to an end with."""
-        return [m for m in self.measured if m.fault not in ("", NO_FASTER, UNCONFIRMED)]
+        return [m for m in self.measured if m.fault not in ("", NO_FASTER, UNCONFIRMED, BEHIND)]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Outcome:
     difference.
 
     Of the answers, ``new`` ones were measured by this search, and the others before, but confirmed by this one. For
-    ``changed`` questions, old ones too, another candidate than the default is taken. Kernels of the model ``name`` were
+    ``changed`` questions, old ones too, another candidate than the default is taken. ``how`` is what is to be known of
+    the times, where nothing was measured. Kernels of the model ``name`` were
     measured at ``sizes`` of its symbolic dimensions, and the model was run at ``run_sizes``. The records are in
     ``path``. ``print`` shows all of it."""
 
@@ -73,6 +75,7 @@ class Outcome:
     sizes: Mapping[str, int]
     run_sizes: Mapping[str, int]
     path: Path
+    how: str = ""
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=120, force_terminal=False)
@@ -119,6 +122,7 @@ def lines(outcome: Outcome) -> list[str]:
     total = outcome.new + outcome.known
     taken = f"another candidate than the default is taken for {outcome.changed} of {total}; " if total else ""
     found.append(f"{taken}records in {outcome.path}")
+    found += [outcome.how] if outcome.how else []
     return found
 
 

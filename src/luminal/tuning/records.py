@@ -45,6 +45,7 @@ CREATE TABLE measurement (
 """
 
 _FILE = "tuning.sqlite"
+STATIC = "none: judged by machine code"  # the processor of records of targets whose GPU was not there
 PATIENCE = 30.0  # seconds to wait for other processes
 
 
@@ -273,14 +274,13 @@ def taken(records: Records, machine: str) -> dict[str, str]:
 
 
 def decisions(target: Target, threads: int, records: Records | None = None) -> Decisions:
-    """What is ``taken`` on this machine with so many threads. By formula where nothing was measured, where the target
-    is a GPU that this machine lacks, or where the user wants no records. What the target itself brings is kept. Raises
+    """What is ``taken`` on this machine with so many threads; for a GPU that it lacks, what was judged without one. By
+    formula where there is no such record, or where the user wants none. What the target itself brings is kept. Raises
     RecordsError."""
     if target.decisions is not FORMULA or config.NO_RECORDS.value:
         return target.decisions
-    if target.grid is not None and device.missing(target.dialect, target.features):
-        return target.decisions
-    found = taken(records or Records(), machine(target, threads))
+    absent = target.grid is not None and device.missing(target.dialect, target.features)
+    found = taken(records or Records(), machine(target, threads, STATIC if absent else None))
     return Decisions(found) if found else target.decisions
 
 

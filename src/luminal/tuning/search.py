@@ -166,6 +166,7 @@ class _Search:
             tuple(self.answers), self.known, self.left, self.more, seconds, self.new, changed, self.model.name,
             subject.sizes({dim: None for graph in graphs.values() for dim in graph.dims}),
             drawing.sizes(next(iter(graphs.values()))), self.records.path,
+            self.bench.how,
         )  # fmt: skip
 
     def _spent(self) -> float:

@@ -69,7 +69,7 @@ template <class To, class T> LM_DEVICE compute_t<To> convert(T v) {
             return decode<To>(static_cast<uint8_t>(v));
         }
     } else if constexpr (is_stored<To>()) {
-        return decode<To>(encode<To>(detail::float_to_round(v)));
+        return rounded<To>(detail::float_to_round(v));
     } else if constexpr (is_bool<To>() && !is_bool<T>()) {
         return !(v == T{0});
     } else if constexpr (is_float<T>() && is_integer<To>()) {

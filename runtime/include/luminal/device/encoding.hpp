@@ -35,5 +35,13 @@ template <class S> LM_DEVICE bits_t<S> encode(compute_t<S> v) {
     }
 }
 
+/// The S nearest to v, as it is computed with.
+template <class S> LM_DEVICE compute_t<S> rounded(compute_t<S> v) {
+#if defined(LM_CUDA)
+    if constexpr (is_same<S, bfloat16>()) return detail::float_rounded_to_bfloat16(v);
+#endif
+    return decode<S>(encode<S>(v));
+}
+
 }  // namespace LM_RUNTIME
 }  // namespace lm

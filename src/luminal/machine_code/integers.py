@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.static.operands import (
+from luminal.machine_code.operands import (
     M32,
     TRUE,
     Lanes,
@@ -24,7 +24,7 @@ from benchmarks.gpu.static.operands import (
     signed,
     word,
 )
-from benchmarks.gpu.static.sass import Instruction
+from luminal.machine_code.sass import Instruction
 
 
 def _split(instruction: Instruction) -> tuple[str, list[str], list[str], list[str]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.static.integers import COMPARED, joined
-from benchmarks.gpu.static.operands import (
+from luminal.machine_code.integers import COMPARED, joined
+from luminal.machine_code.operands import (
     M32,
     Lanes,
     Mask,
@@ -25,7 +25,7 @@ from benchmarks.gpu.static.operands import (
     signed,
     word,
 )
-from benchmarks.gpu.static.sass import Instruction
+from luminal.machine_code.sass import Instruction
 
 
 def to_float(i: Instruction) -> Step:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from benchmarks.gpu.static.operands import WARP, Array
+from luminal.machine_code.operands import WARP, Array
 
 SECTOR, LINE = 32, 128
 BANKS, WORD = 32, 4

@@ -21,6 +21,11 @@ WARP = 32
 ZERO, TRUE = 255, 7  # the numbers of RZ and URZ, of PT and UPT
 
 
+def in_bank(bank: int, place: int) -> int:
+    """The number of a word of constants: arguments lie in bank 0, a kernel's literals in bank 2."""
+    return bank << 16 | place
+
+
 class Lanes:
     """The threads of a block: registers ``r``, those of warps ``u``, predicates ``p`` and ``up``, by number; and the
     words of the bank of constants, where the arguments of the kernel are."""
@@ -39,7 +44,7 @@ class Lanes:
 Reader: TypeAlias = Callable[[Lanes], Any]
 
 _REGISTER = re.compile(r"^(U?)R(\d+|Z)")
-_CONSTANT = re.compile(r"^c\[0x0\]\[(0x[0-9a-f]+)\]$")
+_CONSTANT = re.compile(r"^c\[0x([02])\]\[(0x[0-9a-f]+)\]$")
 _PREDICATE = re.compile(r"^(!?)(U?)P(\d|T)$")
 
 
@@ -74,7 +79,7 @@ def word(text: str) -> Reader:
         value = int(text, 16) & M32
         return lambda s: value
     if found := _CONSTANT.match(text):
-        place = int(found[1], 16)
+        place = in_bank(int(found[1]), int(found[2], 16))
         return lambda s: s.constants.get(place, 0)
     if _REGISTER.match(text):
         of_warp, number = register(text)
@@ -101,7 +106,7 @@ def halves(upper: str, lower: str, bfloat16: bool) -> int:
 def pair(text: str) -> Reader:
     """The 64 bits of an operand, as ``uint64``: a register and the one after it."""
     if found := _CONSTANT.match(text):
-        place = int(found[1], 16)
+        place = in_bank(int(found[1]), int(found[2], 16))
         return lambda s: np.uint64(s.constants.get(place, 0) | s.constants.get(place + 4, 0) << 32)
     if not _REGISTER.match(text.lstrip("-")):
         value = np.uint64(int(text, 16) & (1 << 64) - 1)

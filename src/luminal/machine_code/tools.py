@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.gpu.static import sass
 from luminal.codegen import cuda, dialects, render, toolchain
 from luminal.codegen.emitter import KernelText, emit
 from luminal.codegen.host import INCLUDE, namespace
 from luminal.core.errors import BuildError
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
+from luminal.machine_code import sass
 
 ADVICE = "put it on PATH, or install the package nvidia-cuda-nvdisasm, or triton, which brings it"
 
@@ -51,7 +51,7 @@ def _said(command: Sequence[str]) -> str:
 
 def disassembled(cubin: Path, folders: tuple[str, ...] = ()) -> dict[str, sass.Code]:
     """The kernels in a file of machine code. Raises BuildError where nvdisasm is missing or cannot read it."""
-    return sass.parse(_said([find("nvdisasm", folders), "-c", str(cubin)]))
+    return sass.parse(_said([find("nvdisasm", folders), str(cubin)]))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CLASSES = ("tensor", "shared", "global", "integer", "float", "barrier", "other", "local")
 
@@ -60,11 +60,13 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Code:
-    """A kernel's instructions in the order of their addresses, and where its labels are, as positions in them."""
+    """A kernel's instructions in the order of their addresses, where its labels are, as positions in them, and the
+    words of its ``literals``, which lie in a bank of constants, by their place there."""
 
     name: str
     instructions: tuple[Instruction, ...]
     labels: Mapping[str, int]
+    literals: Mapping[int, int] = field(default_factory=dict)
 
     def position(self, address: int) -> int:
         """The place of the instruction at an address."""
@@ -76,20 +78,36 @@ class Code:
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[0-9T]+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _LABEL = re.compile(r"^(\S+):\s*$")
-_SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
+_SECTION = re.compile(r"^\s*\.section\s+\.(text|nv\.constant2)\.([^,\s]+)")
+_OTHER = re.compile(r"^\s*\.section\s")
+_BYTES = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+\.byte\s+(.*)")
+_REMARK = re.compile(r"\(\*.*?\*\)")
 
 
 def parse(text: str) -> dict[str, Code]:
-    """The kernels in what ``nvdisasm -c`` prints, by name."""
+    """The kernels in what ``nvdisasm`` prints, by name."""
     found: dict[str, tuple[list[Instruction], dict[str, int]]] = {}
+    literals: dict[str, dict[int, int]] = {}
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
+    words: dict[int, int] = {}
     for line in text.splitlines():
         if section := _SECTION.match(line):
-            instructions, labels = found.setdefault(section[1], ([], {}))
+            instructions, labels, words = [], {}, {}
+            if section[1] == "text":
+                instructions, labels = found.setdefault(section[2], (instructions, labels))
+            else:
+                words = literals.setdefault(section[2], words)
+        elif _OTHER.match(line):
+            instructions, labels, words = [], {}, {}
         elif label := _LABEL.match(line):
             labels[label[1]] = len(instructions)
+        elif part := _BYTES.match(line):
+            content = bytes(int(byte, 16) for byte in part[2].split(","))
+            words |= {
+                int(part[1], 16) + k: int.from_bytes(content[k : k + 4], "little") for k in range(0, len(content), 4)
+            }
         elif part := _LINE.match(line):
-            operands = tuple(o.strip().replace(".reuse", "") for o in part[4].split(",") if o.strip())
+            operands = tuple(o.strip().replace(".reuse", "") for o in _REMARK.sub("", part[4]).split(",") if o.strip())
             instructions.append(Instruction(int(part[1], 16), part[2] or "PT", part[3], operands))
-    return {name: Code(name, tuple(code), places) for name, (code, places) in found.items()}
+    return {name: Code(name, tuple(code), places, literals.get(name, {})) for name, (code, places) in found.items()}

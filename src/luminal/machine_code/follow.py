@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.static.memory import Access
-from benchmarks.gpu.static.operands import (
+from luminal.machine_code.memory import Access
+from luminal.machine_code.operands import (
     M32,
     WARP,
     ZERO,
@@ -25,14 +25,15 @@ from benchmarks.gpu.static.operands import (
     Mask,
     Step,
     UnknownInstruction,
+    in_bank,
     into,
     is_predicate,
     predicate,
     register,
     word,
 )
-from benchmarks.gpu.static.sass import Code, Instruction
-from benchmarks.gpu.static.semantics import ONES, every, step_of
+from luminal.machine_code.sass import Code, Instruction
+from luminal.machine_code.semantics import ONES, every, step_of
 
 FIRST_ARGUMENT = {80: 0x160, 86: 0x160, 89: 0x160, 90: 0x210}  # in the bank of constants, by architecture
 BLOCK_SIZE, GRID_SIZE, STACK = 0x0, 0xC, 0x28  # there too
@@ -157,7 +158,8 @@ class Block:
 
     def __init__(self, code: Code, architecture: int, launch: Launch, watch: Watch | None = None) -> None:
         self.code, self.launch, self.watch = code, launch, watch
-        self.lanes = Lanes(launch.threads, launch.block, constants(architecture, launch))
+        literals = {in_bank(2, place): word for place, word in code.literals.items()}
+        self.lanes = Lanes(launch.threads, launch.block, constants(architecture, launch) | literals)
         self.shared = np.zeros(SHARED_BYTES, np.uint8)
         self.contents = {n: np.ascontiguousarray(a).view(np.uint8).reshape(-1)
                          for n, a in enumerate(launch.arguments) if isinstance(a, np.ndarray)}  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.static.floats import (
+from luminal.machine_code.floats import (
     pack,
     real_arithmetic,
     real_compare,
@@ -22,7 +22,7 @@ from benchmarks.gpu.static.floats import (
     to_float,
     to_integer,
 )
-from benchmarks.gpu.static.integers import (
+from luminal.machine_code.integers import (
     absolute,
     add,
     compare,
@@ -42,7 +42,7 @@ from benchmarks.gpu.static.integers import (
     shift,
     to_predicates,
 )
-from benchmarks.gpu.static.operands import (
+from luminal.machine_code.operands import (
     WARP,
     ZERO,
     Array,
@@ -61,7 +61,7 @@ from benchmarks.gpu.static.operands import (
     register,
     word,
 )
-from benchmarks.gpu.static.sass import Instruction
+from luminal.machine_code.sass import Instruction
 
 # Two ones in bfloat16; in float32 nearly one: what lies in memory that nobody filled, and what matrices give.
 ONES = 0x3F803F80
