@@ -24,6 +24,7 @@ RESERVED = frozenset(
     group_tile_step group_begin group_commit group_wait share_with_groups in_panels
     copy_box boxes_begin boxes_commit boxes_wait infinity nan
     copy_sign lesser greater quantise fake_quantise
+    dot digits_in_bytes shifted_left shifted_right
     multiples lanes_below lanes_from""".split()  # noqa: SIM905
 )
 

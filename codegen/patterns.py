@@ -74,6 +74,15 @@ def in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     """As ``beside_tiles``, for bytes that are computed beside each other, whose numbers begin at known bits:
     ``digits_in_bytes<T, amount>(bytes)`` are those of a type ``T`` below 8 bits, ``shifted_left<amount>(bytes)`` and
     ``shifted_right<amount>(bytes)`` bytes moved by so many bits."""
+    return _in_bytes(scalar) or beside_tiles(scalar)
+
+
+def in_words(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """As ``function``, for vectors of bytes, which are computed four at a time: see ``in_bytes``."""
+    return _in_bytes(scalar) or function(scalar)
+
+
+def _in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     if scalar.op is ops.CAST and scalar.dtype.is_integer and scalar.dtype.bits < 8:
         (shifted,) = scalar.operands
         amount = _known_shift(shifted) if shifted.op is ops.SHR else None
@@ -83,7 +92,7 @@ def in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
         amount = _known_shift(scalar) if scalar.op is op else None
         if amount is not None:
             return f"{name}<{amount}>", scalar.operands[:1]
-    return beside_tiles(scalar)
+    return None
 
 
 def _known_shift(scalar: Scalar) -> int | None:

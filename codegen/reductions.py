@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from string import ascii_lowercase
 from typing import TypeAlias
 
+from luminal.codegen import patterns
 from luminal.codegen.dialect import round_to
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Group, Value
@@ -17,6 +19,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest.ir import Loop, Reduction, Reductions, Scalar, Statement
 from luminal.core.schedule.nest.walk import arrays_written
+from luminal.core.types import f32, i32
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 
@@ -43,7 +46,8 @@ class Accumulation:
         self.reduction = reduction
         self.fold = self.frame.dialect.reductions[reduction.op]
         self.inner = reduction.loops[-1]
-        self.step = self.inner.lanes if self.inner.kind == "vector" else 1
+        self.products = self._products()
+        self.step = self.inner.lanes if self.inner.kind == "vector" and not self.products else 1
         self.writes = arrays_written(reduction.before)
         self.depth = self.frame.depth
         self.position = len(self.frame.scopes[-1].lines)
@@ -136,7 +140,34 @@ class Accumulation:
                 self.frame.line(f"return {self._value()};")
         return name
 
+    def _products(self) -> list[tuple[Scalar, Scalar]]:
+        """The factors of a thread's own part of a sum, one vector of products or several, for ``dot``: two floats, or
+        two bytes whose products are summed in int32. Empty of other reductions."""
+        value, loop = self.reduction.value, self.inner
+        whole = len(self.reduction.loops) == 1 and loop.kind == "vector" and loop.extent == loop.lanes
+        if not (whole and self.threads.apart and self.reduction.op is ops.SUM_REDUCE):
+            return []
+        terms = _terms(value)
+        if value.dtype not in (f32, i32) or any(term.op is not ops.MUL for term in terms):
+            return []
+        factors = [(term.operands[0], term.operands[1]) for term in terms]
+        if value.dtype == f32:
+            return factors
+        bytes_ = [(_byte(x), _byte(y)) for x, y in factors]
+        return [(x, y) for x, y in bytes_ if x is not None and y is not None] if all(map(all, bytes_)) else []
+
+    def _multiply(self, group: Group) -> None:
+        expressions = copy(self.expressions)
+        expressions.function = patterns.in_words
+        with self.frame.vector(group):
+            for x, y in self.products:
+                factors = f"{expressions.vector(x)}, {expressions.vector(y)}"
+                self.frame.line(f"{self.total} = dot({factors}, {self.total});")
+
     def _accumulate(self, group: Group | None) -> None:
+        if self.products and group is not None:
+            self._multiply(group)
+            return
         with self.frame.vector(group) if group else nullcontext():
             value = self._value()
             if group is not None and group.count:
@@ -192,6 +223,17 @@ class Accumulation:
         name = self.frame.names.fresh("v" if self.varying else "s")
         self.frame.line(f"const {self.expressions.type(self.reduction.dtype, self.varying)} {name} = {text};")
         return Value(name, self.varying)
+
+
+def _terms(value: Scalar) -> list[Scalar]:
+    """The terms of a sum, in order."""
+    return [x for operand in value.operands for x in _terms(operand)] if value.op is ops.ADD else [value]
+
+
+def _byte(value: Scalar) -> Scalar | None:
+    """The integer of at most 8 bits that ``value`` is; None where it is another."""
+    whole = value.operands[0] if value.op is ops.CAST else value
+    return whole if whole.dtype.is_integer and whole.dtype.bits <= 8 else None
 
 
 @contextmanager

@@ -117,6 +117,9 @@ class BlockCosts:
     each: int = 4  # elements of a long row for each thread
     wide: int = 16  # bytes that a thread reads or writes at once
     depth: int = 64  # bytes of each row of A, or column of B, that are staged at once
+    few: int = 8  # rows of a product with constants at most, for blocks to sum it column by column, without tiles
+    digits: tuple[int, ...] = (2, 4, 8, 1)  # numbers that share a byte which a thread takes at once
+    turns: int = 4  # of a thread that sums a column, before more threads share that
     staged: int = 16  # products of a term in the time that one of its factors is staged
     side: int = 4  # rows and columns of a chain that a thread has
     steps: int = 4  # of a product that are written out: their loads overlap, and the sums still stay in registers

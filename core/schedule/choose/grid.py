@@ -22,6 +22,7 @@ from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
+from luminal.core.schedule.grid.lines import SumLines
 from luminal.core.schedule.grid.sort_rows import SortTogether
 from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.stream import StreamStaged
@@ -69,6 +70,20 @@ class ChainTile:
 
     def __str__(self) -> str:
         return f"{self.rows} rows, {self.columns} columns at once in {1 + self.ahead} stages"
+
+
+@dataclass(frozen=True)
+class LineSum:
+    """How a block sums a column whose terms lie side by side: each of ``threads`` takes ``width`` neighbours at once,
+    times ``digits`` where so many share a byte."""
+
+    width: int
+    digits: int
+    threads: int
+
+    def __str__(self) -> str:
+        digits = f" of {self.digits} digits" if self.digits > 1 else ""
+        return f"{self.width} neighbours{digits} at once, {self.threads} threads"
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     """A product in tiles, each by a block."""
     nest, tile = lowered.nest, found.tile
     assert tile is not None
+    if tile.in_lines:
+        return _schedule_lines(lowered, found, tile, target, grid)
     reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     a, b = (stored_type(nest, x.array) for x in product_of(reduction))
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
@@ -191,6 +208,44 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
 
     candidates = [Candidate("schedule", way, cycles(way)) for way in ways]
     return _chosen(nest, target, "block", candidates, scheduled, tile)
+
+
+def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Target, grid: Grid) -> Scheduled:
+    """A product of few rows, column by column: a block reads a column's terms as they lie, each thread as many as it
+    can at once. Rows are innermost, so that they find the column in a cache."""
+    nest = lowered.nest
+    reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
+    terms = math.prod(typical(loop.extent) for loop in reduction.loops)
+    least = min((stored_type(nest, x.array).itemsize for x in reads(reduction)), default=1)
+    of_m = lowered.loops(found.m)
+
+    def scheduled(way: LineSum) -> Scheduled:
+        state = Scheduler(nest, target, tile.asked)
+        axes = [loop.axis for loop in state.loops()]
+        state.do(Reorder(tuple(v.name for v in (*(v for v in axes if v not in of_m), *(v for v in axes if v in of_m)))))
+        state.do(SumLines(reduction.name, way.width, way.digits, way.threads, tile.scaled))
+        state.do(Parallelise(len(state.loops())))
+        state.do(SynchroniseThreads(way.threads, target.block))
+        return state.finish()
+
+    def threads(taken: int, turns: int) -> int:
+        """As many as take ``turns`` each."""
+        count = grid.warp
+        while count < grid.threads and count * 2 * turns * taken <= terms:
+            count *= 2
+        return count
+
+    most = max(1, grid.costs.wide // least)
+    widths = [most >> shift for shift in range(most.bit_length())]
+    ways = [
+        LineSum(width, digits, threads(width * digits, turns))
+        for width in widths
+        for digits in grid.costs.digits
+        if terms % (width * digits) == 0
+        for turns in (grid.costs.turns, grid.costs.turns // 2, grid.costs.turns * 2)
+    ]
+    candidates = [Candidate("schedule", way, number) for number, way in enumerate(ways)]
+    return _chosen(nest, target, "line", candidates, scheduled, tile)
 
 
 def _schedule_tiles(

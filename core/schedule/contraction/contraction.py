@@ -83,7 +83,8 @@ class Tile:
     """A register tile: at most ``rows`` of A times ``vectors`` vectors of ``lanes`` columns of B. A matrix ``unit``, if
     any, sums ``depth`` terms at a time. ``unpacked``: a panel of B that a prologue computes is computed once, before
     the tiles of rows that share it. ``scaled``: a factor of what it computes, the same for a block of terms, multiplies
-    the block's sum. ``asked`` is the question that the tile answers, if it is to be recorded."""
+    the block's sum. ``in_lines``: the threads of a block divide the terms of a column, which lie side by side.
+    ``asked`` is the question that the tile answers, if it is to be recorded."""
 
     rows: int
     vectors: int
@@ -92,6 +93,7 @@ class Tile:
     depth: int = 1
     unpacked: bool = False
     scaled: bool = False
+    in_lines: bool = False
     asked: Asked | None = field(default=None, compare=False, repr=False)
 
     __repr__ = brief
@@ -100,7 +102,8 @@ class Tile:
         unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
         computed = ", panels computed before" if self.unpacked else ""
         scaled = ", sums of blocks scaled" if self.scaled else ""
-        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}{scaled}"
+        divided = ", terms divided among threads" if self.in_lines else ""
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}{scaled}{divided}"
 
     @property
     def columns(self) -> int:

@@ -190,13 +190,13 @@ def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
     return interp.folded(whole)
 
 
-def unpacked(leaf: Leaf, panel: Node, depth: Int) -> Node:
+def unpacked(leaf: Leaf, panel: Node, depth: Int, run: int = 1) -> Node:
     """The values of a leaf, in the type that stores them. ``panel`` has the bytes that hold them, ``depth`` is the
-    position along K, or that of the group."""
+    position along K, or that of the group. Those that share a byte are ``run`` elements of the leaf apart."""
     if leaf.per == 1:
         return panel
     bits = 8 // leaf.per
-    place = sym.mod(sym.floordiv(depth, leaf.every), leaf.per) * bits
+    place = sym.mod(sym.floordiv(depth, leaf.every * run), leaf.per) * bits
     amount = ir.cast(ir.view(ir.iota(8), panel.shape, [place]), types.u8)
     found = ir.binary(ops.SHR, panel, amount)
     return ir.cast(found, leaf.dtype) if leaf.dtype.bits == bits else found & 1

@@ -18,9 +18,11 @@ import numpy as np
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
+from luminal.core.grid import Grid
 from luminal.core.ir import Node
+from luminal.core.schedule.contraction import lines as of_lines
 from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.blocks import in_blocks, same_scale
+from luminal.core.schedule.contraction.blocks import in_blocks, integers_and_scale, same_scale
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.narrow import narrow_weights
@@ -205,6 +207,8 @@ class _Choice(NamedTuple):
 
 def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice | None:
     """None where the target has no tile for it."""
+    if target.grid is not None and _has_few_rows(found, target.grid):
+        return _in_lines(found, target)
     if not (found.m or target.tiles_rows):
         return None
     if found.dtype.is_integer:
@@ -223,10 +227,41 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
     return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
 
 
+def _has_few_rows(found: Contraction, grid: Grid) -> bool:
+    """Whether blocks sum ``found`` column by column: few rows, of constants that can lie in lines."""
+    rows, sizes = sym.upper(found.count(found.m)), [found.count(axes) for axes in (found.batch, found.n, found.k)]
+    fixed = found.dtype == f32 and all(isinstance(size, int) and size > 0 for size in sizes)
+    masked = bool(found.a.valid or found.b.valid)
+    return fixed and not masked and is_constant(found.b.source) and rows is not None and rows <= grid.costs.few
+
+
+def _in_lines(found: Contraction, target: Target) -> _Choice:
+    """Of rounded activations, their integers are summed; else sums of few terms are scaled as on CPUs (``_tile``)."""
+    prologue = narrow_weights(found, target.costs.memory)
+    rows = int(str(sym.upper(found.count(found.m))))
+    scaled = prologue is not None and target.algebra == BOUNDED and same_scale(prologue) > 1
+    parts = integers_and_scale(found.a) if scaled else None
+    suited = None if parts is None else replace(found, a=Operand(*parts[0]), scale=Operand(*parts[1]))
+    return _Choice(found, Tile(rows, 1, 1, scaled=scaled, in_lines=True), suited, prologue)
+
+
+def _laid_in_lines(choice: _Choice) -> _Made:
+    found, made = replace(choice.suited or choice.found, tile=choice.tile), {}
+    if choice.prologue is None:
+        b, line = of_lines.in_lines(found)
+        made = {line: found.b.source}
+    else:
+        b, made = of_lines.computed(choice.prologue, found)
+    found = replace(found, a=_in_memory(found.a), b=b, prologue=None)
+    return _Made(found.node(), found, made)
+
+
 def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs) -> _Made | None:
     choice = _choice(found, target, packings)
     if choice is None:
         return None
+    if choice.tile.in_lines:
+        return _laid_in_lines(choice)
     found, tile, suited, prologue = choice
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)

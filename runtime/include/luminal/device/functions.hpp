@@ -5,6 +5,7 @@
 #include "luminal/device/collective.hpp"
 #include "luminal/device/copy_async.hpp"
 #include "luminal/device/copy_box.hpp"
+#include "luminal/device/dot.hpp"
 #include "luminal/device/fragment.hpp"
 #include "luminal/device/index.hpp"
 #include "luminal/device/lanes.hpp"

@@ -101,6 +101,10 @@ template <int N, class P> LM_DEVICE detail::lanes_t<compute_t<pointed_t<P>>, N> 
     using T = pointed_t<P>;
     if constexpr (N == 1) {
         return detail::read(p);
+#if defined(LM_CUDA)
+    } else if constexpr (is_byte<T>() && detail::access_lanes<T>(N) == N) {
+        return *detail::as<vec<T, N>>(p);
+#endif
     } else {
         constexpr int piece = detail::access_lanes<T>(N);
         using Access = detail::access_t<detail::stored_t<T>, piece>;

@@ -51,6 +51,8 @@ template <class T> LM_DEVICE constexpr bool is_float() {
     return is_same<T, float>();
 }
 template <class T> LM_DEVICE constexpr bool is_bool() { return is_same<T, bool>(); }
+/// Whether T is an integer of 8 bits, which is computed as such.
+template <class T> LM_DEVICE constexpr bool is_byte() { return is_same<T, int8_t>() || is_same<T, uint8_t>(); }
 template <class T> LM_DEVICE constexpr bool is_integer() { return !is_float<T>() && !is_stored<T>() && !is_bool<T>(); }
 template <class T> LM_DEVICE constexpr bool is_signed_integer() {
     return is_same<T, int8_t>() || is_same<T, int16_t>() || is_same<T, int32_t>() || is_same<T, int64_t>();
@@ -72,6 +74,24 @@ template <class P> using pointed_t = typename detail::pointed<P>::type;
 /// N values of a compute type T that one thread holds: N is 2, 4 or 8. Aligned as memory wants it for one access, of 16
 /// bytes at most.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec { T lane[N]; };
+
+#if defined(LM_CUDA)
+// Bytes are words too, four at a time: nvcc moves the members of a union together, those of an array one by one.
+#define LM_BYTES(T, N)                                                        \
+    template <> struct alignas(N < 16 ? N : 16) vec<T, N> {                   \
+        union {                                                               \
+            T lane[N];                                                        \
+            uint32_t words[N / 4];                                            \
+        };                                                                    \
+    };
+LM_BYTES(int8_t, 4)
+LM_BYTES(int8_t, 8)
+LM_BYTES(int8_t, 16)
+LM_BYTES(uint8_t, 4)
+LM_BYTES(uint8_t, 8)
+LM_BYTES(uint8_t, 16)
+#undef LM_BYTES
+#endif
 
 }  // namespace LM_RUNTIME
 }  // namespace lm

@@ -1,0 +1,129 @@
+"""Products of few rows with constants on GPUs: a column's terms are read as they lie, in as few bits as they have."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from luminal.codegen import dialects
+from luminal.core import ir, movement, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.rules import constant
+from luminal.core.schedule.grid.lines import SumLines
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import accesses, perfect_loops, statements
+from luminal.core.schedule.program.ir import Launch, Program
+from luminal.core.symbolic import Int
+from tests.codegen_gpu_support import Emulated, rendered
+from tests.schedule_support import run_program, transformed, transforms
+from tests.test_scaled_blocks import KINDS, UNIT, A, Stored, stored
+
+Array = np.ndarray
+CUDA, METAL = targets.GPUS["cuda:sm_80"], targets.GPUS["metal"]
+TARGETS = pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
+ROWS = pytest.mark.parametrize("rows", [1, 3])
+
+
+@pytest.fixture(autouse=True)
+def small_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of real models do, which are too large to be folded."""
+    monkeypatch.setattr(constant, "SMALL", 0)
+
+
+def emulated(program: Program, target: targets.Target, folder: Path) -> Emulated:
+    return Emulated({k.name: k.nest for k in program.kernels}, dialects.ALL[target.dialect], folder)
+
+
+def bytes_read(program: Program) -> dict[str, int]:
+    """How many bytes of each constant the kernel that sums columns reads, of one row. The parts of an iteration read
+    the same element once: compilers merge such reads."""
+    (kernel,) = transformed(program, SumLines)
+    launches = (s for s in program.entries[0].region.steps if isinstance(s, Launch))
+    launch = next(s for s in launches if program.kernels[s.kernel] is kernel)
+    names = dict(zip((array.name for array in kernel.nest.arrays), launch.arguments, strict=True))
+    loops, body = perfect_loops(kernel.nest.body)
+    total = next(s for s in body if isinstance(s, ln.Reduction))
+    read: dict[tuple[str, Int], int] = {}
+    for part in (total, *(s for s in total.before if isinstance(s, ln.Reduction))):
+        for access in accesses(part.value):
+            moves = any(loop.axis in sym.variables(access.offset) for loop in part.loops)
+            read[access.array, access.offset] = part.loops[0].extent if moves and part is not total else 1
+    found: dict[str, int] = {}
+    for (array, _), lanes in read.items():
+        buffer = program.buffer(names[array])
+        if buffer.space == "constant":
+            times = math.prod(loop.extent for loop in (*loops, *total.loops))
+            found[buffer.name] = found.get(buffer.name, 0) + times * lanes * buffer.dtype.itemsize
+    return found
+
+
+def of_floats(rows: int, cases: tuple[Stored, ...] = KINDS) -> Graph:
+    x = ir.input_("x", (rows, A.depth), types.f32)
+    outputs: list[tuple[str, Node]] = []
+    for case in cases:
+        weights = case.kind.real({name: ir.constant(case.kind.taken(case.raw(), name)) for name in case.kind.kept})
+        outputs.append((case.kind.name, contraction.matmul(x, movement.transpose(weights, 0, 1))))
+    return Graph("floats", (x,), tuple(outputs), ())
+
+
+def magnitudes(case: Stored) -> Array:
+    """Of the terms of each weight."""
+    raw = case.raw()
+    weights, moved = case.decoded(raw), np.zeros((37, 512))
+    if "least" in (case.kind.layout.names or ()):
+        raw["scale"] = 0
+        moved = case.decoded(raw)
+    return np.abs(weights - moved) + np.abs(moved)
+
+
+@TARGETS
+@ROWS
+def test_weights_of_few_bits_multiply_floats(rows: int, target: targets.Target, tmp_path: Path) -> None:
+    program = compile_graph(of_floats(rows), target)
+    ways = [transforms(kernel, SumLines) for kernel in transformed(program, SumLines)]
+    assert len(ways) == len(KINDS) and all(way.width == 16 for (way,) in ways)  # bytes that a thread reads at once
+    x = np.random.default_rng(1).standard_normal((rows, A.depth)).astype(np.float32)
+    results = run_program(program, {"x": x}, run_kernel=emulated(program, target, tmp_path).run_nest)
+    for case in KINDS:
+        wide, weights = x.astype(np.float64), case.decoded(case.raw())
+        bound = (A.depth + 3) * UNIT * np.abs(wide) @ magnitudes(case).T
+        assert (np.abs(results[case.kind.name] - wide @ weights.T) <= bound).all()
+
+
+@TARGETS
+@ROWS
+def test_weights_of_few_bits_multiply_bytes(rows: int, target: targets.Target, tmp_path: Path) -> None:
+    program = compile_graph(stored(KINDS, rows), target)
+    whole, scale = A.inputs(rows)
+    given = {"whole": whole, "scale": scale}
+    results = run_program(program, given, run_kernel=emulated(program, target, tmp_path).run_nest)
+    for case in KINDS:
+        case.check(results[case.kind.name], whole, scale)
+
+
+@pytest.mark.parametrize("case", KINDS, ids=lambda case: case.kind.name)
+def test_every_byte_of_numbers_is_read_once(case: Stored) -> None:
+    """And no more are held than the checkpoint has."""
+    program = compile_graph(of_floats(1, (case,)), CUDA)
+    held = {b.name: math.prod(b.shape) * b.dtype.itemsize for b in program.buffers if b.space == "constant"}
+    assert sum(held.values()) <= 37 * A.depth // case.kind.size * case.kind.layout.itemsize * 1.03
+    read, largest = bytes_read(program), max(held, key=lambda name: held[name])
+    assert read.keys() == held.keys()
+    assert read[largest] == held[largest]
+
+
+def test_products_of_bytes_are_summed_as_integers() -> None:
+    """Of weights that no number moves; the others are floats to begin with."""
+    for case in KINDS:
+        (kernel,) = transformed(compile_graph(stored((case,), 1), CUDA), SumLines)
+        parts = [s for s in statements(kernel.nest.body) if isinstance(s, ln.Reduction) and "part" in s.name]
+        moved = "least" in (case.kind.layout.names or ())
+        assert {part.dtype for part in parts} == {types.f32 if moved else types.i32}
+        assert any("= dot(" in line for line in rendered(kernel.name, kernel.nest, dialects.ALL["cuda"]).body)
