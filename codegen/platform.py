@@ -14,9 +14,9 @@ class Platform:
     ``library`` is the file name of a library. ``link_flags`` link objects to one that needs the system's C library
     alone and exports the functions of its C ABI alone. In both, ``{name}`` is the model. ``exports`` is the source
     file, if any, to which the flags refer. ``triple`` is clang's name of a machine, with its architecture and the
-    oldest version of the system that a library can run on. ``machine`` occurs in the machine name that every compiler
-    for the system reports; ``compiler`` is the name of a cross compiler for it. ``archive`` is the
-    file name of a static library. ``templates`` make
+    oldest version of the system that a library can run on; ``triples`` are those of some architectures. ``machine``
+    occurs in the machine name that every compiler for the system reports; ``compiler`` is the name of a cross compiler
+    for it. ``archive`` is the file name of a static library. ``templates`` make
     further files, as those of a ``Host``. ``python``: a library can have a Python module.
     """
 
@@ -30,6 +30,11 @@ class Platform:
     archive: str = "lib{name}.a"
     templates: Mapping[str, str] = field(default_factory=dict, hash=False)
     python: bool = False
+    triples: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def triple_of(self, architecture: str) -> str:
+        """clang's name of a machine of ``architecture``."""
+        return self.triples.get(architecture, self.triple).format(architecture)
 
     def library_file(self, name: str) -> str:
         """The file of the library ``name``."""
@@ -60,6 +65,7 @@ LINUX = Platform(
     machine="linux",
     compiler="{}-linux-gnu-g++",
     python=True,
+    triples={"riscv64": "{}-linux-gnu.2.27"},  # the first glibc for RISC-V
 )
 
 # Its C library is one file, with the parts that are libraries of their own in GNU's.
@@ -70,6 +76,7 @@ MUSL = replace(
     machine="musl",
     compiler="{}-linux-musl-g++",
     python=False,
+    triples={},
 )
 
 # A DLL that needs the system's own libraries alone: the C library of Windows 10, and kernel32's functions for waiting.

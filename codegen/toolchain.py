@@ -37,6 +37,7 @@ _NVCC_ADVICE = (
 )
 _CLANGS = range(14, 23)  # versions that know C++ for OpenCL 2021
 _CLANG_ADVICE = "install clang 14 or later (Debian: apt-get install clang), or set LUMINAL_CLANG to its path"
+_ZIGLANG = {"-march=rv64gcv": "-march=baseline_rv64+v"}  # flags that ziglang's driver has other words for
 _FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang), or set CXX to a cross compiler's path"
 
 
@@ -66,6 +67,8 @@ class Toolchain:
 
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""
+        if "ziglang" in self.command:
+            arguments = [_ZIGLANG.get(argument, argument) for argument in arguments]
         return _run([*self.command, *arguments], folder)
 
     def archive(self, archive: Path, objects: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -112,7 +115,7 @@ def find(architecture: str | None = None, platform: Platform | None = None) -> T
         if path is not None:
             return _start((path,))
     if importlib.util.find_spec("ziglang") is not None:
-        machine = (f"--target={platform.triple.format(architecture)}",) if foreign else ()
+        machine = (f"--target={platform.triple_of(architecture)}",) if foreign else ()
         clang = (sys.executable, "-m", "ziglang")
         # Its C++ driver would compile a C++ library first.
         return _start((*clang, "c++", *machine), (*clang, "cc", *machine))

@@ -43,9 +43,9 @@ class Level:
 class Target:
     """A machine.
 
-    ``architecture`` is ``x86_64``, ``aarch64`` or ``wasm32``, as ``uname -m`` says it; ``system`` is the operating
-    system that loads the library, one of ``SYSTEMS``; ``features`` are the CPU features that
-    generated code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
+    ``architecture`` is ``x86_64``, ``aarch64``, ``riscv64`` or ``wasm32``, as ``uname -m`` says it; ``system`` is
+    the operating system that loads the library, one of ``SYSTEMS``; ``features`` are the CPU features that generated
+    code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
     registers; ``fused`` says whether a multiply-add is one instruction with one rounding; ``l1``, ``l2`` and ``l3`` are
     the sizes in bytes of the data caches that one core sees. Code runs on any number of threads, and is divided so that
     it suits ``threads`` of them.
@@ -173,6 +173,11 @@ AARCH64 = Target(
     "aarch64", "aarch64", ("asimd",), _COMMON, register_bytes=16, registers=32, l1=64 << 10, l2=512 << 10
 )  # fmt: skip
 
+# RISC-V with the vector extension, whose registers have at least 128 bits: code for that many runs on longer ones too.
+RISCV64 = Target(
+    "riscv64", "riscv64", ("v",), (*_COMMON, "-march=rv64gcv"), register_bytes=16, registers=32, l2=512 << 10
+)  # fmt: skip
+
 # One library for every x86-64: scheduled for the registers of AVX2, which AVX-512 has more of and older machines halve.
 X86_64_MULTI = replace(
     AVX2, name="x86-64-multi", features=(), flags=_COMMON, fused=False, units=(),
@@ -225,11 +230,12 @@ GPUS = {
 ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AARCH64)}
 # Operating systems other than GNU's Linux, and the architectures that have libraries for them.
 SYSTEMS = {"musl": ("x86_64", "aarch64"), "windows": ("x86_64",), "macos": ("x86_64", "aarch64")}
-# Targets of other systems than this compiler's, such as ``avx2-windows``.
+# Targets of other systems than this compiler's, such as ``avx2-windows``, and what no host is taken for.
 ABROAD = {
     target.name: target
     for target in (
         X86_64_MULTI,
+        RISCV64,
         WASM32,
         *(
             replace(target, name=f"{target.name}-{system}", system=system)

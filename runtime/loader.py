@@ -247,7 +247,7 @@ def describe(folder: Path) -> Interface:
 
 
 # The machine of an ELF file (e_machine, the two bytes at 18), for those that the compiler has targets for.
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 # By the beginning of a library's file: what ``platform.system`` says where it loads, its system, and where to load it.

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from luminal.codegen import toolchain
+from luminal.comparison import foreign
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
 from luminal.core.target import Target
@@ -22,8 +23,10 @@ from luminal.core.target import Target
 Array = np.ndarray[Any, Any]
 
 NATIVE = Path(__file__).parent / "native"
-# Of targets that are compiled with the same flags the first: the others differ in what the scheduler chooses.
-INSTRUCTION_SETS = tuple({target.flags: target for target in reversed(targets.ALL.values())}.values())[::-1]
+# Of an architecture's targets that are compiled with the same flags the first: the others differ in what the scheduler
+# chooses.
+_BY_FLAGS = {(target.architecture, target.flags): target for target in reversed(targets.ALL.values())}
+INSTRUCTION_SETS = tuple(_BY_FLAGS.values())[::-1]
 # This machine, and the others among them whose code it runs as well.
 HOST = targets.detect()
 OTHERS = [target for target in INSTRUCTION_SETS if target.flags != HOST.flags and targets.supported(target)]
@@ -36,9 +39,7 @@ def missing(target: Target) -> str:
     if shutil.which(f"qemu-{target.architecture}") is None:
         return f"needs qemu-{target.architecture}: install Debian's package qemu-user"
     if not _root(target).exists():
-        return (
-            f"needs a C library at {_root(target)}: install Debian's package libc6-{_DEBIAN[target.architecture]}-cross"
-        )
+        return f"needs a C library at {_root(target)}: install Debian's package libc6-{_debian(target)}-cross"
     return missing_compiler(target)
 
 
@@ -63,10 +64,12 @@ def emulated(target: Target) -> bool:
 
 def command(target: Target) -> list[str]:
     """What a command line for a program of ``target`` starts with."""
-    return [f"qemu-{target.architecture}", "-L", str(_root(target))] if emulated(target) else []
+    processor = foreign.PROCESSORS.get(target.architecture, ())
+    return [f"qemu-{target.architecture}", *processor, "-L", str(_root(target))] if emulated(target) else []
 
 
-_DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
+def _debian(target: Target) -> str:
+    return foreign.DEBIAN.get(target.architecture, target.architecture)
 
 
 def _root(target: Target) -> Path:
@@ -135,7 +138,7 @@ class Emulated:
                 request += [_numbers(1), *_block(values)]
                 arrays.append(values)
             else:
-                request.append(_numbers(0, argument.value))
+                request.append(_numbers(0, int(getattr(argument, "value", argument))))
         source, sink = self._process.stdout, self._process.stdin
         assert source is not None and sink is not None
         sink.write(b"".join(request))

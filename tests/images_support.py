@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def assert_right(found: Array) -> None:
     assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-6
 
 
-def c_program(folder: Path, target: str, out: Path, name: str = "images") -> None:
+def c_program(folder: Path, target: str, out: Path, name: str = "images", extra: Sequence[str] = ()) -> None:
     """Compiles the C program of the tests that runs the model ``name``, for a target, against the library in
     ``folder``."""
     description = targets.parse(target)
@@ -53,7 +54,7 @@ def c_program(folder: Path, target: str, out: Path, name: str = "images") -> Non
     compiler = toolchain.find(description.architecture, platform)
     library = folder / platform.library_file(name)
     source_file = ["-std=c99", "-x", "c", NATIVE / f"{name}_test.c", "-x", "none"]
-    done = compiler.link([*map(str, source_file), f"-I{folder}", str(library), "-o", str(out)], folder)
+    done = compiler.link([*map(str, source_file), f"-I{folder}", str(library), *extra, "-o", str(out)], folder)
     assert done.returncode == 0, done.stderr[:3000]
 
 

@@ -126,3 +126,5 @@ def test_the_list_of_targets_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "luminal", "targets", "macos"], capture_output=True, text=True)
     assert done.returncode == 0 and "aarch64-macos" in done.stdout and "x86-64-windows" not in done.stdout
     assert "C, C++, Python" not in done.stdout
+    none = subprocess.run([sys.executable, "-m", "luminal", "targets", "pentium"], capture_output=True, text=True)
+    assert none.returncode == 2 and not none.stdout and "expected a part of a target's name" in none.stderr

@@ -81,7 +81,8 @@ def test_damaged_libraries_give_a_sentence(folder: Path, tmp_path: Path) -> None
         changed = bytearray(whole)
         changed[start + offset] ^= 1
         assert "not what was written" in refused(bytes(changed))
-    assert "is no shared library" in refused(b"#!/bin/sh\n" * 100)
+    message = refused(b"#!/bin/sh\n" * 100)
+    assert "is no shared library" in message and "name the exported folder" in message
     random = np.random.default_rng(0)
     for _ in range(300):  # headers and the table of sections: an answer or a sentence, no traceback
         changed = bytearray(whole)

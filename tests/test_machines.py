@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from luminal.core.errors import TargetError
 from luminal.core.types import f32
 from luminal.module import Module
 from luminal.runtime import loader
-from tests import browser
+from tests import browser, emulation
 from tests.images_support import BATCH, assert_right, c_program, compiled, outputs, source
 from tests.mach_o import MachO
 from tests.runtime_example import run
@@ -186,6 +187,32 @@ def test_a_library_for_musl_needs_its_c_library_alone(folders: Any, tmp_path: Pa
     found = set(re.findall(r" T (\w+)", run(["nm", "-D", folder / "libimages.so"])))
     assert found == {f"images_{name}" for name in FUNCTIONS}
     c_program(folder, "x86-64-musl", tmp_path / "program")
+
+
+# ---- RISC-V ----------------------------------------------------------------------------------------------------------
+
+RISCV = emulation.missing(targets.RISCV64)
+
+
+def test_a_library_for_risc_v_has_vectors_and_needs_its_c_library_alone(folders: Any) -> None:
+    library = folders("riscv64") / "libimages.so"
+    assert "RISC-V" in run(["readelf", "-h", library]) and "v1p0" in run(["readelf", "-A", library])
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", run(["readelf", "-d", library])))
+    assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
+    with pytest.raises(OSError, match="compiled for riscv64, and this machine is"):
+        loader.load(folders("riscv64"))
+
+
+@pytest.mark.skipif(bool(RISCV), reason=RISCV)
+def test_a_library_for_risc_v_computes_the_model_or_says_what_is_missing(folders: Any, tmp_path: Path) -> None:
+    folder = folders("riscv64")
+    c_program(folder, "riscv64", folder / "program", extra=["-Wl,-rpath,$ORIGIN"])
+    assert_right(outputs([*emulation.command(targets.RISCV64), "./program"], folder))
+    plain = [word for word in emulation.command(targets.RISCV64) if word != "-cpu" and not word.startswith("rv64")]
+    done = subprocess.run(
+        [*plain, "./program", "x.bin", "y.bin", str(BATCH)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "machines with v, which this one lacks" in done.stderr
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------

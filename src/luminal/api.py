@@ -79,9 +79,9 @@ def compile(
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
     ``avx512-vnni`` (that and dot products of int8), ``avx512-bf16`` (and of bfloat16), ``amx`` (and matrix units for
-    both) or ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100``, ``metal``; or
-    ``opencl``. A module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is
-    emulated on this machine: slowly, and with every access to memory checked.
+    both), ``aarch64`` or ``riscv64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100``,
+    ``metal``; or ``opencl``. A module for a machine unlike this one can be exported, not called; but with ``emulate``,
+    a GPU is emulated on this machine: slowly, and with every access to memory checked.
     With ``threads`` 0 there is one for each CPU that the
     process may use. Work is divided to suit that number, or 8 where 0 is given with another target than ``host``; the
     library runs on any number, to the same bits.

@@ -47,7 +47,10 @@ def sections(path: Path, names: Collection[str]) -> dict[str, bytes]:
 def _sections(path: Path, data: mmap.mmap, names: Collection[str]) -> dict[str, bytes]:
     read = _elf if data[: len(_ELF)] == _ELF else _mach_o if data[: len(_MACH_O)] == _MACH_O else None
     if read is None:
-        raise ArtifactError(f"{str(path)!r} is no shared library of Linux or macOS for 64 bits")
+        raise ArtifactError(
+            f"{str(path)!r} is no shared library of Linux or macOS for 64 bits; of other systems' libraries, name the "
+            "exported folder; a model that is not compiled, luminal view shows"
+        )
     found: dict[str, bytes] = {}
     try:
         for name, offset, size in read(data):

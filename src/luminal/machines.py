@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from luminal.codegen import platform as platforms
 from luminal.comparison import foreign
 from luminal.core import target as targets
-from luminal.core.errors import TargetError
+from luminal.core.errors import InputError, TargetError
 from luminal.core.target import Target
 
 
@@ -54,6 +54,9 @@ def called_from(target: Target) -> str:
 
 
 def lines(among: str = "") -> list[str]:
-    """A table of the targets whose names contain ``among``, as text."""
+    """A table of the targets whose names contain ``among``, as text. Raises InputError where there are none."""
     head = Machine("target", "system", "CPU", "called from", "this machine")
-    return [head.line, *(machine.line for machine in machines() if among in machine.name)]
+    found = [machine.line for machine in machines() if among in machine.name]
+    if not found:
+        raise InputError(f"expected a part of a target's name, found {among!r}; luminal targets lists all")
+    return [head.line, *found]

@@ -27,8 +27,8 @@ from luminal.core.schedule.program import recompute
 
 # The names of targets and of precisions, for help.
 TARGETS = (
-    f"host, {', '.join(targets.ALL)}, wasm32; CPU-SYSTEM for {', '.join(targets.SYSTEMS)}, such as avx2-windows; or a "
-    f"GPU: {', '.join(targets.GPUS)}; luminal targets lists them"
+    f"host, {', '.join(targets.ALL)}, riscv64, wasm32; CPU-SYSTEM for {', '.join(targets.SYSTEMS)}, such as "
+    f"avx2-windows; or a GPU: {', '.join(targets.GPUS)}; luminal targets lists them"
 )
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; "

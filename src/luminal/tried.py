@@ -10,16 +10,17 @@ from luminal.runtime import loader
 
 
 def attempt(connection: Connection) -> None:
-    """Runs a library once, and answers if this process is still there. What a run raises is told when it is repeated
-    where its results are wanted."""
+    """Runs a library once, and answers with its results if this process is still there: None where the run raised,
+    which is told when it is repeated where its results are wanted."""
     request = connection.recv()
     if request is None:
         connection.send("ready")
         return
     folder, entry, inputs = request
+    found = None
     with suppress(Exception):
-        loader.load(folder, other_weights=True).run(inputs, entry)
-    connection.send("survived")
+        found = loader.load(folder, other_weights=True).run(inputs, entry)
+    connection.send(found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// What the processor and the system support, asked of the processor itself (on Arm, where programs may not ask it, of
-// the system): the compilers' own builtins for it need a runtime library that not every linker brings.
+// What the processor and the system support, asked of the processor itself (on Arm and RISC-V, where programs may not ask it,
+// of the system): the compilers' own builtins for it need a runtime library that not every linker brings.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#elif defined(__aarch64__) && defined(__linux__)
+#elif (defined(__aarch64__) || defined(__riscv)) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
@@ -105,6 +105,13 @@ inline bool cpu_supports(const char* name) {
 
 /// Whether code that uses the feature (by its name on Linux) runs here. Every processor of this kind has these.
 inline bool cpu_supports(const char* name) { return strcmp(name, "fp") == 0 || strcmp(name, "asimd") == 0; }
+
+#elif defined(__riscv) && defined(__linux__)
+
+/// Whether code that uses the extension, of one letter, runs here: AT_HWCAP has a bit for each letter.
+inline bool cpu_supports(const char* name) {
+    return name[0] >= 'a' && name[0] <= 'z' && name[1] == 0 && (getauxval(AT_HWCAP) >> (name[0] - 'a') & 1) != 0;
+}
 
 #elif defined(__wasm__)
 

@@ -11,7 +11,7 @@ namespace detail {
 /// Lanes of float to int32, to nearest with ties to even, where none is out of range.
 template <class V> LM_INLINE auto nearest_int32(V v) {
     return lift_towards<int32_t>([](auto x) LM_LAMBDA {
-        using R = rebind<int32_t, decltype(x)>;
+        using R [[maybe_unused]] = rebind<int32_t, decltype(x)>;
 #if defined(LM_AVX512)
         if constexpr (sizeof(x) == 64) return copy_bits<R>(_mm512_maskz_cvtps_epi32(0xffff, x));
         else
@@ -37,8 +37,11 @@ template <class To, int zero, class V> LM_INLINE auto limited_int32(V v) {
     constexpr int least = std::numeric_limits<To>::min(), most = std::numeric_limits<To>::max();
     const V inside = greater(splat<V>(least - zero), lesser(splat<V>(most - zero), v));  // the least for NaN
     const auto whole = nearest_int32(inside);
+#if defined(__x86_64__)  // elsewhere compilers choose instructions that a signalling NaN passes
     if constexpr (least == 0) return whole;
-    else return select(equal(v, v), whole, splat<decltype(whole)>(-zero));
+    else
+#endif
+    return select(equal(v, v), whole, splat<decltype(whole)>(-zero));
 }
 
 }  // namespace detail

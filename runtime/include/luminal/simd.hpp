@@ -7,6 +7,7 @@
 //     AVX2      -mavx2 -mfma -mf16c -mbmi2
 //     x86-64    nothing more
 //     AArch64   nothing more: NEON is part of it
+//     RISC-V    -march=rv64gcv
 // Contraction has to be off: results must not depend on which product the compiler fuses with which sum; fma() says
 // where that is wanted. -ffast-math and its parts (reciprocals, reassociation, finite-only, no signed zeros) break the
 // results. The other two flags drop errno and the floating-point exception flags, which nothing here reads; they change

@@ -53,7 +53,7 @@ inline constexpr int register_bytes = 16;
 #endif
 
 /// Whether fma(a, b, c) rounds once.
-#if defined(LM_AVX2) || defined(LM_NEON)
+#if defined(LM_AVX2) || defined(LM_NEON) || defined(__riscv_v)
 inline constexpr bool fused = true;
 #else
 inline constexpr bool fused = false;

@@ -61,7 +61,7 @@ def _linux(target: Target, alone: bool) -> Runner:
         _check_instructions(target)
         return Runner("", ())
     root = Path(f"/usr/{target.architecture}-linux-gnu")
-    advice = "install Debian's package libc6-arm64-cross, or that of the architecture"
+    advice = f"install Debian's package libc6-{DEBIAN.get(target.architecture, target.architecture)}-cross"
     _expect(target, root, f"a C library for {target.architecture}", advice)
     found = _qemu(target)
     return replace(found, command=(*found.command, "-L", str(root)))
@@ -86,6 +86,10 @@ def _wasi(target: Target, alone: bool) -> Runner:
     return Runner("Node", (_program_of(target, "node", "Node 18 or later (Debian: nodejs)"),))
 
 
+DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}  # its names of architectures, where they are others
+# What qemu is told to emulate, where it would leave out instructions that the target has.
+PROCESSORS = {"riscv64": ("-cpu", "rv64,v=true,vext_spec=v1.0")}
+
 # By the system of a target.
 _RUNNERS: Mapping[str, Callable[[Target, bool], Runner]] = {
     "linux": _linux,
@@ -97,7 +101,8 @@ _RUNNERS: Mapping[str, Callable[[Target, bool], Runner]] = {
 
 def _qemu(target: Target) -> Runner:
     name = f"qemu-{target.architecture}"
-    return Runner(name, (_program_of(target, name, "Debian's package qemu-user"),))
+    path = _program_of(target, name, "Debian's package qemu-user")
+    return Runner(name, (path, *PROCESSORS.get(target.architecture, ())))
 
 
 def _program_of(target: Target, name: str, package: str) -> str:

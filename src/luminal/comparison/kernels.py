@@ -86,8 +86,9 @@ def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culpri
             kernel, launch, serial = program.kernels[k], launches[k], nests[k][0][1]
             if _wrong(runs, kernel, launch, serial, *found[2 * place : 2 * place + 2]) is None:
                 continue
-            # All ran in one process, where a nest that writes beyond its arrays can change what others computed.
-            right, scheduled = runs.written([(kernel, launch, nest) for nest in (serial, kernel.nest)])
+            # All ran in one process, where a nest that writes beyond its arrays can change what others computed, or end
+            # the process later.
+            right, scheduled = (runs.written([(kernel, launch, nest)])[0] for nest in (serial, kernel.nest))
             wrong = _wrong(runs, kernel, launch, serial, right, scheduled)
             if isinstance(wrong, tuple):
                 return Culprit(kernel, launch, None, 0, 0, *wrong)

@@ -100,10 +100,12 @@ class Compiled:
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The outputs by name, and what a run leaves of states. Raises ModelError where the library does not survive
         it."""
-        fault = survival.fault(self.module, inputs)
+        fault, made_there = survival.run(self.module, inputs)
         if fault:
             raise ModelError(f"{self.name}: {fault}")
         states = () if self.graph is None else self.graph.states
+        if made_there is not None and not states:
+            return made_there
         if states:
             self.module.reset()
         found = dict(self.module.run(inputs))

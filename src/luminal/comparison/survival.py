@@ -1,4 +1,4 @@
-"""Whether a library survives a run, tried in another process first: a wrong kernel may write beyond its arrays."""
+"""Runs of libraries in another process, which they may end: a wrong kernel may write beyond its arrays."""
 
 from __future__ import annotations
 
@@ -22,19 +22,25 @@ atexit.register(_process.stop)
 
 
 def fault(module: Module, inputs: Mapping[str, Any]) -> str:
-    """How a run on ``inputs`` ends its process, in words; empty where it does not. Libraries that run on devices, or
-    on an emulation, which reports such faults itself, or on a mesh are not tried.
+    """How a run on ``inputs`` ends its process, in words; empty where it does not, as for ``run``."""
+    return run(module, inputs)[0]
+
+
+def run(module: Module, inputs: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """How a run on ``inputs`` ends its process, in words, or its outputs by name: where it survived once, it need not
+    survive another time. Nothing and None where the run raised, and for libraries that run on devices, on an
+    emulation, which reports such faults itself, or on a mesh: these are run in this process.
 
     Any number of threads may ask; they take turns. Raises ModelError where the run is not done within
     ``LUMINAL_DIFF_LIMIT``, which may be the machine's fault as well as the library's."""
     if module.manifest.get("device", "cpu") != "cpu" or module.emulated or "mesh" in module.manifest:
-        return ""
+        return "", None
     given = {name: inputs[name] for name in module.input_names if name in inputs}
     with _lock:
         return _tried(module, given, config.DIFF_LIMIT.value)
 
 
-def _tried(module: Module, inputs: Mapping[str, Any], seconds: float) -> str:
+def _tried(module: Module, inputs: Mapping[str, Any], seconds: float) -> tuple[str, dict[str, Any] | None]:
     try:
         connection = _process.connection
         connection.send(None)
@@ -43,14 +49,14 @@ def _tried(module: Module, inputs: Mapping[str, Any], seconds: float) -> str:
         connection.recv()
     except (EOFError, OSError):  # the other process is none: that says nothing of the library
         _process.stop()
-        return ""
+        return "", None
     try:
         connection.send((str(module.folder), module.entry.name, inputs))
         if connection.poll(seconds):
-            connection.recv()
-            return ""
+            found = connection.recv()
+            return "", None if found is None else dict(zip(module.output_names, found, strict=True))
     except (EOFError, OSError):
-        return f"the library does not survive a run: {_process.ended()}"
+        return f"the library does not survive a run: {_process.ended()}", None
     _process.stop()
     raise ModelError(
         f"{module.interface.name}: a run was not done after {seconds:g} seconds, and was stopped; on a machine that is "
