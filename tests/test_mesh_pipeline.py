@@ -64,7 +64,7 @@ def staged(
 
 
 def programs(found: pipelines.Pipelined) -> list[Program]:
-    return [found.joined(compile_graphs("staged", found.graphs(rank), AVX2)) for rank in found.ranks]
+    return [found.joined(compile_graphs("staged", found.graphs(rank), AVX2), AVX2) for rank in found.ranks]
 
 
 def in_lockstep(found: pipelines.Pipelined, inputs: list[dict[str, np.ndarray]], seed=None) -> list[list[np.ndarray]]:
@@ -304,6 +304,11 @@ class Mixing(torch.nn.Module):
         return (x.sin() - x.sin().amax(0)).exp()
 
 
+class Narrow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :6].exp() + x[:, 6:12].sin()
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -324,6 +329,7 @@ class Counting(torch.nn.Module):
         (Layers(), {"mesh": {"pipeline": 400}}, "expected at most"),
         (Layers(), {"micro_batches": 2, "shard": {"x": {"pipeline": 1}}}, "expected axis 0 of 'x'"),
         (Layers(), {"shard": {"matrix": {"pipeline": 0}}}, "expected names of inputs and outputs"),
+        (Narrow(), {"micro_batches": 12, "target": "cuda:sm_90", "emulate": True}, "multiple of 16 bytes of 'output'"),
         (Layers(), {"memory": 1000}, "expected no bound where a mesh has stages"),
         (Mixing(), {"micro_batches": 2}, "amax.*sub.*expected rows of the batch that do not depend on each other"),
         (Counting(), {}, "expected a model without states in a pipeline, found 'calls'"),
