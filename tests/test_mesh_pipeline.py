@@ -10,14 +10,17 @@ from typer.testing import CliRunner
 
 import luminal
 from luminal import api, cli, meshes, pipelines, planning
-from luminal.core import exchange, interp, ops, traverse
+from luminal.core import exchange, interp, ir, ops, traverse
+from luminal.core.decompose import contraction
 from luminal.core.errors import InputError, SpecError
 from luminal.core.mesh import stages
 from luminal.core.mesh.traffic import Traffic
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program import interpreter, spec
-from luminal.core.schedule.program.ir import Program, Stages, Transfer, Wait, numbered
+from luminal.core.schedule.program.ir import Program, Stages, Transfer, Wait, numbered, together
 from luminal.core.target import AVX2
+from luminal.core.types import f32
+from tests.schedule_support import with_costs
 from tests.test_mesh import FREE, model
 
 NODE = "100GFLOP/s,20GB/s"
@@ -64,7 +67,7 @@ def staged(
 
 
 def programs(found: pipelines.Pipelined) -> list[Program]:
-    return [found.joined(compile_graphs("staged", found.graphs(rank), AVX2)) for rank in found.ranks]
+    return [found.joined(compile_graphs("staged", found.graphs(rank), AVX2), AVX2) for rank in found.ranks]
 
 
 def in_lockstep(found: pipelines.Pipelined, inputs: list[dict[str, np.ndarray]], seed=None) -> list[list[np.ndarray]]:
@@ -158,6 +161,28 @@ def test_ranks_compute_what_one_does(count: int, batches: int) -> None:
     for outputs in in_lockstep(found, [inputs] * count, seed=0):
         for output, expected in zip(outputs, wanted, strict=True):
             np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_phases_have_portions_in_each_micro_batch() -> None:
+    """Narrow products in a row, of which a thread keeps what its share has between them."""
+    random = np.random.default_rng(0)
+    x = y = ir.input_("x", (192, 16), f32)
+    for number in range(8):
+        y = contraction.matmul(y, ir.constant((random.standard_normal((16, 16)) / 8).astype(np.float32)))
+        y = ir.elementwise(ops.SIN, y) if number % 2 else y
+    graph = ir.Graph("narrow", (x,), (("y", y),))
+    given = {"x": random.standard_normal((192, 16)).astype(np.float32)}
+    (expected,) = interp.run(graph, given).outputs
+    found = pipelines.staged({"main": graph}, PAIR, "auto", FREE, 2)
+    target = with_costs(AVX2, threads={"written": 1, "shares": 1, "shares_each": 0})
+    program = found.joined(compile_graphs("narrow", found.graphs(0), target), target)
+    held = [p.buffer for _, phase in together(program.entries[0].region) for p in phase.portions]
+    assert len(held) > len({*held}) > 0
+    outputs = exchange.lockstep(
+        2, lambda _, other: interpreter.run(program, given, {}, seed=0, exchange=other)["y"]
+    )  # fmt: skip
+    for output in outputs:
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mesh", [{"pipeline": 2, "tensor": 2}, {"tensor": 2, "pipeline": 2}])
@@ -304,6 +329,11 @@ class Mixing(torch.nn.Module):
         return (x.sin() - x.sin().amax(0)).exp()
 
 
+class Narrow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :6].exp() + x[:, 6:12].sin()
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -324,6 +354,7 @@ class Counting(torch.nn.Module):
         (Layers(), {"mesh": {"pipeline": 400}}, "expected at most"),
         (Layers(), {"micro_batches": 2, "shard": {"x": {"pipeline": 1}}}, "expected axis 0 of 'x'"),
         (Layers(), {"shard": {"matrix": {"pipeline": 0}}}, "expected names of inputs and outputs"),
+        (Narrow(), {"micro_batches": 12, "target": "cuda:sm_90", "emulate": True}, "multiple of 16 bytes of 'output'"),
         (Layers(), {"memory": 1000}, "expected no bound where a mesh has stages"),
         (Mixing(), {"micro_batches": 2}, "amax.*sub.*expected rows of the batch that do not depend on each other"),
         (Counting(), {}, "expected a model without states in a pipeline, found 'calls'"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -17,7 +18,7 @@ import torch
 
 import luminal
 from luminal.runtime import loader
-from tests import mpi_support
+from tests import mpi_support, test_mesh_gpus
 from tests.mpi_support import MPI, MPIRUN
 from tests.test_mesh_mpi import COUNTING, LIMIT, RANK, SILENT
 from tests.test_mesh_pipeline import FREE, subject
@@ -70,6 +71,27 @@ def test_ranks_give_what_one_process_does(kind: str, mesh: str, ranks: int, batc
         outputs.append(np.load(tmp_path / "z.0.0.npy"))
     for output in outputs[1:]:
         np.testing.assert_array_equal(output.view(np.uint32), outputs[0].view(np.uint32))
+
+
+def test_stages_on_gpus(tmp_path: Path) -> None:
+    """Emulated, and so is NCCL, whose transfers follow each other: none waits for another in a circle."""
+    (module, inputs), counted = subject("block"), tmp_path / "counted"
+    made = luminal.compile(
+        module, inputs, name="gpus", mesh={"pipeline": 2}, micro_batches=4, target="cuda:sm_90", emulate=True
+    )
+    made.export(tmp_path / "library", python_module=False)
+    np.savez(tmp_path / "inputs.npz", **{made.input_names[0]: inputs[0].numpy()})
+    for name, overlap in (("y", "1"), ("z", "0")):
+        env = {"LUMINAL_MPI_OVERLAP": overlap, "LUMINAL_NCCL_COUNTED": str(counted)}
+        done = test_mesh_gpus.mpirun(2, tmp_path, tmp_path / name, runs=2, env=env)
+        assert done.returncode == 0, done.stderr
+        test_mesh_gpus.check_faults(tmp_path / name, 2)
+    found = [test_mesh_gpus.outputs(tmp_path / n, rank, run)[0] for n, rank, run in product("yz", range(2), range(2))]
+    with torch.no_grad():
+        np.testing.assert_allclose(found[0], module(*inputs).numpy(), rtol=1e-5, atol=1e-5)
+    for each in found[1:]:
+        np.testing.assert_array_equal(each.view(np.uint32), found[0].view(np.uint32))
+    assert counted.read_text().splitlines() == [f"{2 * 4} {2 * 4 * 6 * 32 * 4}"] * 4
 
 
 def test_a_rank_opens_the_weights_of_its_stage_alone() -> None:

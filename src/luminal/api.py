@@ -179,7 +179,7 @@ def compile(
         program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
         others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
         if staged is not None:
-            program, *others = map(staged.joined, (program, *others))
+            program, *others = (staged.joined(each, chosen) for each in (program, *others))
             graphs = wholes
         if mesh is not None:
             about = {"plan": plan, "sharded": cuts}
@@ -364,7 +364,7 @@ def plan(
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         name = next(iter(graphs.values())).name
         alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, its))
-        divided = divided if staged is None else staged.joined(divided)
+        divided = divided if staged is None else staged.joined(divided, chosen)
     if rates is None:
         with stages("measure"):
             rates = planning.measured_node(chosen, cpus(threads))

@@ -15,7 +15,9 @@ from typing import Any
 
 from luminal import meshes
 from luminal.core import ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
+from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.mesh import micro_batches as micro
 from luminal.core.mesh import stages
@@ -29,6 +31,7 @@ from luminal.core.schedule.program import pipelined
 from luminal.core.schedule.program.ir import Program, TensorSpec
 from luminal.core.schedule.program.spec import check
 from luminal.core.sizes import largest
+from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,19 @@ class Pipelined:
             for number, stage in enumerate(staged.stages)
         }
 
-    def joined(self, program: Program) -> Program:
-        """The program in which each rank runs its stage, of the ``program`` that has all stages as entries."""
+    def joined(self, program: Program, target: Target) -> Program:
+        """The program in which each rank runs its stage, of the ``program`` that has all stages as entries.
+
+        Raises InputError where micro-batches do not lie as kernels for ``target`` read them.
+        """
         parts = [self._parts(entry) for entry in self.staged]
+        for tensor in (t for each in parts for t in (*each.inputs, *each.outputs) if t.name in each.rows):
+            size = largest(sym.product(tensor.shape)) * tensor.dtype.itemsize // self.micro_batches
+            if target.grid is not None and size % ALIGNMENT:
+                raise InputError(
+                    f"micro_batches: expected a multiple of {ALIGNMENT} bytes of {tensor.name!r} in each for "
+                    f"{target.name}, found {size}; take fewer micro-batches"
+                )
         made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()))
         check(made)
         return made
