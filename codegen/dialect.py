@@ -43,10 +43,10 @@ class Fold:
 
 @dataclass(frozen=True)
 class Head:
-    """Formats of a kernel's head: ``kernel`` of its ``name``, ``threads``, and ``registers``, which are left out where
-    threads hold no arrays there; ``read`` and ``written`` of the ``name`` and element ``type`` of an array; ``binding``
-    of the ``number`` of a parameter; ``map``, where devices copy boxes, of the ``name`` of what describes an array.
-    ``last`` are the last parameters."""
+    """Formats of a kernel's head: ``kernel`` of its ``name`` and ``threads``, and of what ``holding`` makes of their
+    number and of the registers that each holds arrays in, if it does; ``read`` and ``written`` of the ``name`` and
+    element ``type`` of an array; ``binding`` of the ``number`` of a parameter; ``map``, where devices copy boxes, of
+    the ``name`` of what describes an array. ``last`` are the last parameters."""
 
     kernel: str
     read: str
@@ -56,7 +56,7 @@ class Head:
     binding: str = ""
     last: tuple[str, ...] = ()
     map: str = ""
-    registers: str = ""
+    holding: Callable[[int, int], str] = lambda threads, registers: ""
 
 
 @dataclass(frozen=True)

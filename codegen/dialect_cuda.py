@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from luminal.codegen import dialect_cpp, dialect_device
 from luminal.codegen.dialect import BlockSyntax, Dialect, Head
+from luminal.core.grid import blocks_at_once
 
 CUDA = Dialect(
     "cuda",
     "CUDA",
     Head(
-        'extern "C" __global__ void __launch_bounds__({threads}{registers}) {name}',
+        'extern "C" __global__ void __launch_bounds__({threads}{holding}) {name}',
         "const {type}* __restrict__ {name}",
         "{type}* __restrict__ {name}",
         "Status* status",
         "const int64_t* __restrict__ dims",
         map="const __grid_constant__ TensorMap {name}",
-        # One block of a processor is enough: ptxas otherwise keeps room for several, and spills for it.
-        registers=", 1",
+        # By themselves compilers keep room for more blocks at times, and spill for it.
+        holding=lambda threads, registers: f", {blocks_at_once(threads, registers)}",
     ),
     dialect_device.TABLE,
     dialect_cpp.REDUCTIONS,

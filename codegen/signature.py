@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from luminal.codegen.cpp import RESERVED, Names, ctype
 from luminal.codegen.dialect import Dialect
 from luminal.core.errors import SpecError
+from luminal.core.grid import REGISTER
 from luminal.core.schedule.nest.ir import Alloc, LoopNest
 from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Int
@@ -59,8 +60,8 @@ class Signature:
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
     ``ahead`` and ``ahead_step`` to those that prefetch from there, so many bytes a step. A kernel carries out its tasks
     ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``, which share ``shared`` bytes, of
-    which the host asks for ``requested`` when it launches the kernel. ``maps`` come after all pointers. A thread that
-    ``holds`` arrays in registers may need more of them than compilers give by themselves.
+    which the host asks for ``requested`` when it launches the kernel. ``maps`` come after all pointers. A thread
+    ``holds`` arrays in so many registers.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Signature:
     shared: int = 0
     requested: int = 0
     maps: tuple[BoxMap, ...] = ()
-    holds: bool = False
+    holds: int = 0
 
     @property
     def declaration(self) -> str:
@@ -102,7 +103,8 @@ class Signature:
     @property
     def _kernel(self) -> str:
         head = self.dialect.head
-        return head.kernel.format(name=self.name, threads=self.threads, registers=head.registers if self.holds else "")
+        holding = head.holding(self.threads, self.holds) if self.holds else ""
+        return head.kernel.format(name=self.name, threads=self.threads, holding=holding)
 
     @property
     def _arrays(self) -> list[str]:
@@ -168,5 +170,6 @@ def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool 
     for array in nest.arrays:
         dialect.type(array.dtype)
     pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written, aligned=a.aligned) for a in nest.arrays)
-    holds = any(isinstance(s, Alloc) and s.space == "registers" for s in statements(nest.body))
+    held = [s for s in statements(nest.body) if isinstance(s, Alloc) and s.space == "registers"]
+    holds = sum(s.extent * s.dtype.compute.itemsize for s in held) // REGISTER // max(1, nest.threads)
     return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims), fetches, holds=holds)

@@ -82,6 +82,19 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+# CUDA C++ Programming Guide, "Compute Capabilities": 4-byte registers of a multiprocessor.
+REGISTERS = 64 << 10
+BESIDE = 64  # registers of a thread for operands, addresses and loops, besides those that hold arrays: estimated
+ENOUGH = 16  # warps of a multiprocessor with which a kernel that holds arrays in registers hides its waits: estimated
+
+
+def blocks_at_once(threads: int, registers: int) -> int:
+    """How many blocks of ``threads``, each of which holds arrays in so many ``registers``, a multiprocessor is to have
+    room for."""
+    room = REGISTERS // (threads * (registers + BESIDE))
+    return max(1, min(room, ENOUGH * WARP // threads))
+
+
 class Processor(NamedTuple):
     """What the blocks that a processor runs at once share: its 4-byte ``registers``, bytes of ``shared`` memory, and
     places for ``threads``."""

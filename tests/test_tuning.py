@@ -897,7 +897,7 @@ def test_what_cannot_be_tuned_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(judge, "lacking", lambda target: "found no nvdisasm")
     with pytest.raises(
         TargetError,
-        match="schedules for cuda:sm_90 cannot be measured here: this machine has no CUDA.*found no nvdisasm",
+        match=r"schedules for cuda:sm_90 cannot be measured here: this machine has no CUDA.*found no nvdisasm",
     ):
         luminal.tune(linear(), budget=5, target="cuda:sm_90")
     with pytest.raises(InputError, match="search: expected one of none, quick"):

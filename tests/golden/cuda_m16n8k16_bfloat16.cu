@@ -9,7 +9,7 @@
 namespace lm {
 inline namespace LM_NAMESPACE {
 
-extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k16_bfloat16(float* __restrict__ out,
+extern "C" __global__ void __launch_bounds__(64, 8) cuda_m16n8k16_bfloat16(float* __restrict__ out,
         const bfloat16* __restrict__ a, const bfloat16* __restrict__ b) {
     alignas(16) __shared__ bfloat16 stage_a[512];
     alignas(16) __shared__ bfloat16 stage_b[512];

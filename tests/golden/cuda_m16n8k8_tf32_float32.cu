@@ -9,7 +9,7 @@
 namespace lm {
 inline namespace LM_NAMESPACE {
 
-extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k8_tf32_float32(float* __restrict__ out,
+extern "C" __global__ void __launch_bounds__(64, 8) cuda_m16n8k8_tf32_float32(float* __restrict__ out,
         const float* __restrict__ a, const float* __restrict__ b) {
     alignas(16) __shared__ float stage_a[512];
     alignas(16) __shared__ float stage_b[512];

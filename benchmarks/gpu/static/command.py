@@ -125,8 +125,8 @@ def main(
             for new in part:
                 found = merged(found, new)
                 if write is not None and figures is not None:  # at once: a run that is stopped leaves what it had
-                    figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-                    write.write_text(page.text(found), encoding="utf-8")
+                    destination.written((json.dumps(found, indent=1) + "\n").encode(), figures)
+                    destination.written(page.text(found).encode(), write)
     except BuildError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None

@@ -73,6 +73,25 @@ ELEMENTS = (
     "After a product each thread stores, and reads what is added, element by element as fragments have them: an "
     "instruction touches a part of a sector in each of eight rows (`core/schedule/grid/stage.py`)."
 )
+APART = 30  # sectors over the fewest, times bytes of a thread: nearly as many sectors as threads of a warp
+FEW = (
+    "A product of one row or few is summed by the threads of a block, each from terms of its own, and its weights lie "
+    "term by term: an instruction touches a sector for each thread. The other elements of the sector are those of the "
+    "blocks beside it."
+)
+STRAY = (
+    "Terms of a step do not lie side by side where they are those of a window, or of an axis that is shorter than a "
+    "step: neighbouring threads then copy neighbouring lines, element by element (`StagedOperand.contiguous` in "
+    "`core/schedule/grid/staged.py`)."
+)
+MASKS = (
+    "Masks of attention are read where the scores are, element by element as fragments have them, in eight rows "
+    "(`core/schedule/grid/stream.py`)."
+)
+SHORT = (
+    "Rows of fewer than 16 elements (`BlockCosts.short` in `core/grid.py`) are each reduced by one thread, and threads "
+    "are a row apart: an instruction touches the sectors of 32 rows, and those after it the same ones."
+)
 BEST = 3  # candidates that are shown beside the default
 CANDIDATES = (
     "The schedules that `python -m benchmarks.gpu --only tune/products` would time, in the order of their limits: the "
@@ -170,13 +189,20 @@ def reasons(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def known(place: Mapping[str, Any]) -> str:
-    """Why an access of a model's kernel collides or is scattered, as far as that was found out; empty where not."""
+def known(kernel: str, place: Mapping[str, Any]) -> str:
+    """Why an access of a model's kernel of that name collides or is scattered, as far as that was found out; empty
+    where not."""
     if place["space"] == "shared":
         return COLLIDING if place["opcode"].startswith("LDSM") else ""
     if place["sectors"] <= SCATTERED:
         return NEIGHBOURS
-    return ELEMENTS if place["width"] <= ELEMENT and place["sectors"] <= ROWS else ""
+    if kernel.startswith("row"):
+        return FEW if place["sectors"] * place["width"] >= APART else SHORT
+    if place["width"] <= ELEMENT and place["sectors"] <= ROWS:
+        return ELEMENTS
+    if kernel.startswith("chain") and place["width"] == 1:
+        return MASKS
+    return STRAY if kernel.startswith("contraction") and place["width"] <= ELEMENT and not place["write"] else ""
 
 
 def of_models(found: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -192,8 +218,8 @@ def of_models(found: Sequence[Mapping[str, Any]]) -> list[str]:
             str(sum(place["count"] for place in narrow if place["sectors"] <= SCATTERED)),
             str(sum(place["count"] for place in narrow if place["sectors"] > SCATTERED)),
         ])  # fmt: skip
-        for place in places:
-            causes[known(place) or f"**No reason is known yet** for {place['opcode']}."] += place["count"]
+        for name, place in ((kernel["name"], place) for kernel in kernels for place in kernel["places"]):
+            causes[known(name, place) or f"**No reason is known yet** for {place['opcode']}."] += place["count"]
     headings = ("model", "target", "precision", "kernels", "spilled", "ways", "diverge", "narrow", "scattered")
     reasons = [f"- {count} instructions: {why}" for why, count in causes.most_common()]
     return [*markdown(headings, cells, left=3), "", *reasons]

@@ -26,14 +26,14 @@ DEPTH = (
     "and with small tiles for fewer products."
 )
 ROUNDING = (
-    "The exponential scales by powers of two with integers (`runtime/include/luminal/device/math_exp2.hpp`), and each "
-    "element of bfloat16 is widened and packed by itself."
+    "The exponential scales by a power of two that it makes with integers "
+    "(`runtime/include/luminal/device/math_exp2.hpp`), and each element of bfloat16 is widened and packed by itself."
 )
 WIDENING = "Each element of bfloat16 is widened and packed by itself, where Triton has two at once."
 POWERS = (
-    "The exponential is a polynomial that is rounded nearly once (`runtime/include/luminal/device/math_exp2.hpp`), "
-    "about twenty instructions, and maxima keep NaN; Triton takes the approximate `ex2`. This is accuracy, and "
-    "stays."
+    "An exponential takes six instructions besides the device's `ex2`, by which it is within 2 ULP and may be "
+    "subnormal (`runtime/include/luminal/device/math_exp2.hpp`), and maxima keep NaN; Triton has one besides `ex2`. "
+    "This is accuracy, and stays."
 )
 SCORES = (
     "Scores go through shared memory, 2 bytes at a time: fragments are stored, threads that have whole rows read them "
@@ -45,9 +45,10 @@ QUERIES = (
     "barriers stand between the products, the reductions and the copies."
 )
 ROUNDED = (
-    "Scores are rounded twice and weights once, as PyTorch's code spells it, and exponentials are polynomials that are "
-    "rounded nearly once; Triton's tutorial rounds weights alone, two at once, and takes the approximate `ex2`. This "
-    "is accuracy, and stays."
+    "Scores are rounded twice and weights once, one at a time, as PyTorch's code spells it, and an exponential takes "
+    "six instructions besides the device's `ex2`, by which it is within 2 ULP and may be subnormal "
+    "(`runtime/include/luminal/device/math_exp2.hpp`); Triton's tutorial rounds weights alone, two at once, and has "
+    "one besides `ex2`. This is accuracy, and stays."
 )
 ROWS = (
     "luminal keeps the powers of a softmax in shared memory, in float32, and has 8 bytes of a row at a time "

@@ -130,7 +130,7 @@ def seconds(kernel: Row, architecture: int) -> float:
     warps = kernel["occupancy"] * processor.warps
     hidden = min(1.0, warps * (1 + kernel["in_flight"]) / HIDING)
     block = max(limits) + (1 - hidden) * (sum(limits) - max(limits))
-    return math.ceil(kernel["blocks"] / processor.count) * block / processor.clock
+    return float(math.ceil(kernel["blocks"] / processor.count) * block / processor.clock)
 
 
 # ---- of a program ----------------------------------------------------------------------------------------------------

@@ -58,14 +58,17 @@ LM_DEVICE uint16_t float_to_float16(float v) {
 #if defined(LM_CUDA)
 
 LM_DEVICE float bfloat16_to_float(uint16_t h) { return bitcast<float>(static_cast<uint32_t>(h) << 16); }
-/// The bits of two bfloat16, the upper in the upper half.
-LM_DEVICE uint32_t floats_to_bfloat16(float upper, float lower) {
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(upper), "f"(lower));
-    return bits;
+LM_DEVICE uint16_t float_to_bfloat16(float v) {
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
 }
-LM_DEVICE uint16_t float_to_bfloat16(float v) { return static_cast<uint16_t>(floats_to_bfloat16(0.0f, v)); }
-LM_DEVICE float float_rounded_to_bfloat16(float v) { return bitcast<float>(floats_to_bfloat16(v, 0.0f)); }
+/// The upper half of a pair whose lower is zero is the float itself.
+LM_DEVICE float float_rounded_to_bfloat16(float v) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(v), "f"(0.0f));
+    return bitcast<float>(bits);
+}
 
 #else
 
