@@ -214,13 +214,15 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
     if found.dtype.is_integer:
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
-    prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
+    prologue = narrow_weights(found, target.costs.memory) if target.grid is None or _is_fixed(found) else None
+    if target.grid is not None:
+        return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
     scaled = None if prologue is None else in_blocks(found, prologue, target)
     if scaled is not None:
         blocks, unit = scaled
         tile = choose_tile(target, blocks, columns, unit=unit, scaled=True)
         return _Choice(found, tile, blocks, narrow_weights(blocks, target.costs.memory))
-    suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
+    suited = on_unit(target, found, columns) if prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     if suited is not None:
         return _Choice(found, suited[1], suited[0], prologue)
@@ -229,10 +231,14 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
 
 def _has_few_rows(found: Contraction, grid: Grid) -> bool:
     """Whether blocks sum ``found`` column by column: few rows, of constants that can lie in lines."""
-    rows, sizes = sym.upper(found.count(found.m)), [found.count(axes) for axes in (found.batch, found.n, found.k)]
-    fixed = found.dtype == f32 and all(isinstance(size, int) and size > 0 for size in sizes)
-    masked = bool(found.a.valid or found.b.valid)
-    return fixed and not masked and is_constant(found.b.source) and rows is not None and rows <= grid.costs.few
+    rows, few = sym.upper(found.count(found.m)), grid.costs.few
+    return _is_fixed(found) and not found.a.valid and is_constant(found.b.source) and rows is not None and rows <= few
+
+
+def _is_fixed(found: Contraction) -> bool:
+    """Whether B can lie in lines: it has known sizes, and no mask."""
+    sizes = [found.count(axes) for axes in (found.batch, found.n, found.k)]
+    return found.dtype == f32 and not found.b.valid and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def _in_lines(found: Contraction, target: Target) -> _Choice:
@@ -286,7 +292,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
         return None
     made: dict[Node, Node] = {}
     b = found.b
-    if prologue is not None and not in_place:
+    if prologue is not None and target.grid is not None:
+        b, made = of_lines.computed(prologue, found, _rounded_to(narrow, target))
+    elif prologue is not None and not in_place:
         b = _computed(prologue, found, tile, made)
     elif not in_place:
         panel = panels(found, tile)
@@ -296,6 +304,12 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if tile.unit is not None:
         found = replace(found, runs=run_axes(found))
     return _Made(found.node(), found, made)
+
+
+def _rounded_to(narrow: DType, target: Target) -> DType | None:
+    """The type to which what is computed of narrow weights is rounded, as the user has chosen that of operands."""
+    chosen = narrow == target.precision.stored and target.fragment(narrow, narrow) is not None
+    return narrow if chosen else None
 
 
 def _tile(target: Target, found: Contraction, columns: int | None, prologue: Prologue | None) -> Tile:
