@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from luminal.codegen import dialects
-from luminal.core import ir, movement, types
+from luminal.core import ir, movement, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
@@ -99,6 +99,39 @@ def test_many_rows_multiply_what_is_computed_as_it_is_staged(name: str, precisio
         rounding = (A.depth + 3) * UNIT + (0 if precision is None else 2 * 2.0**-8)
         bound = rounding * np.abs(wide) @ magnitudes(case).T
         assert (np.abs(results[case.kind.name] - wide @ weights.T) <= bound).all()
+
+
+def of_constants(rows: int) -> Graph:
+    x, weights = ir.input_("x", (rows, A.depth), types.f32), whole_weights()
+    product = contraction.matmul(x, movement.transpose(ir.constant(weights), 0, 1))
+    return Graph("constants", (x,), (("y", product),), ())
+
+
+def whole_weights() -> Array:
+    return np.random.default_rng(3).standard_normal((37, A.depth)).astype(np.float32)
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("name", ["cuda:sm_80", "cuda:sm_90", "metal"])
+def test_weights_of_many_bits_are_held_once_too(name: str, precision: str | None, tmp_path: Path) -> None:
+    """In lines, which tiles stage from; of a graph that has both products."""
+    target, rows = targets.parse(name, precision), 40
+    many, one = of_constants(rows), of_constants(1)
+    (x,) = one.inputs
+    first = ir.view(many.inputs[0], (1, A.depth), (0, ir.axes((1, A.depth))[1]))
+    both = Graph(
+        "both", many.inputs, (*many.outputs, ("one", traverse.substitute([one.outputs[0][1]], {x: first})[0])), ()
+    )
+    program = compile_graph(both, target)
+    assert not refusals(program)
+    held = sum(b.size for b in program.buffers if b.space == "constant")
+    assert held == 37 * A.depth * (4 if precision is None else 2)
+    values = np.random.default_rng(1).standard_normal((rows, A.depth)).astype(np.float32)
+    results = run_program(program, {"x": values}, run_kernel=emulated(program, target, tmp_path).run_nest)
+    wide, weights = values.astype(np.float64), whole_weights().astype(np.float64)
+    bound = (A.depth * UNIT + (0 if precision is None else 2 * 2.0**-8)) * np.abs(wide) @ np.abs(weights).T
+    assert (np.abs(results["y"] - wide @ weights.T) <= bound).all()
+    assert (np.abs(results["one"] - wide[:1] @ weights.T) <= bound[:1]).all()
 
 
 def magnitudes(case: Stored) -> Array:

@@ -56,12 +56,16 @@ Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the axes that are innermost in 
 
 def agreed(entries: Iterable[Contractions], target: Target) -> Packings:
     """How constants are packed that products of several sizes read, in one entry or in several: as it suits that of
-    most rows, because it has the fewest tiles to choose from. A single row takes any."""
+    most rows, because it has the fewest tiles to choose from. A single row takes any. Blocks that sum column by column
+    take lines, from which those with tiles stage as well."""
     readers: dict[Node, list[Contraction]] = {}
     for found in (found for entry in entries for found in entry.values() if is_constant(found.b.source)):
         readers.setdefault(found.b.source, []).append(found)
     packings: Packings = {}
     for several in readers.values():
+        if target.grid is not None and any(_has_few_rows(found, target.grid) for found in several):
+            packings[several[0].b.source] = 1  # a column after the other: lines
+            continue
         rows = [typical(found.count(found.m)) for found in several]
         if min(rows) < max(rows) and (choice := _choice(several[rows.index(max(rows))], target, {})) is not None:
             packings[choice.found.b.source] = choice.tile.columns
@@ -251,8 +255,8 @@ def _in_lines(found: Contraction, target: Target) -> _Choice:
     return _Choice(found, Tile(rows, 1, 1, scaled=scaled, in_lines=True), suited, prologue)
 
 
-def _laid_in_lines(choice: _Choice) -> _Made:
-    found, made = replace(choice.suited or choice.found, tile=choice.tile), {}
+def _laid_in_lines(choice: _Choice, target: Target) -> _Made:
+    found, made = _narrowed_for(replace(choice.suited or choice.found, tile=choice.tile), target), {}
     if choice.prologue is None:
         b, line = of_lines.in_lines(found)
         made = {line: found.b.source}
@@ -267,7 +271,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if choice is None:
         return None
     if choice.tile.in_lines:
-        return _laid_in_lines(choice)
+        return _laid_in_lines(choice, target)
     found, tile, suited, prologue = choice
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
@@ -284,9 +288,8 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     elif target.packs and _strays(found, tile, target):
         beside = copied_along(found.a, moved_along(found.a, found.axes[found.k[-1]]))
         found = replace(found, a=beside, runs=(beside.source.rank - 1,))
-    narrow = found.a.source.dtype
-    if target.fragment(narrow, narrow) is not None:
-        found = replace(found, b=_narrowed(found.b, narrow))
+    narrow, lies = found.a.source.dtype, packings.get(found.b.source)
+    found = _narrowed_for(found, target)
     a = without_mask(found.a, found.shape) if found.a.valid and target.pads else found.a
     if a is None:
         return None
@@ -294,6 +297,9 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     b = found.b
     if prologue is not None and target.grid is not None:
         b, made = of_lines.computed(prologue, found, _rounded_to(narrow, target))
+    elif target.grid is not None and lies == 1 and _is_fixed(found):
+        b, line = of_lines.in_lines(found)
+        made = {line: found.b.source}
     elif prologue is not None and not in_place:
         b = _computed(prologue, found, tile, made)
     elif not in_place:
@@ -443,6 +449,13 @@ def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
 def _in_memory(x: Operand) -> Operand:
     """``x``, its source copied to memory if that is a number or a formula of positions."""
     return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
+
+
+def _narrowed_for(found: Contraction, target: Target) -> Contraction:
+    """``found`` with a constant B in the type of A, where fragments multiply that and it holds B exactly."""
+    narrow = found.a.source.dtype
+    known = target.fragment(narrow, narrow) is not None
+    return replace(found, b=_narrowed(found.b, narrow)) if known else found
 
 
 def _narrowed(x: Operand, dtype: DType) -> Operand:
