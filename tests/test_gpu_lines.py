@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from luminal.codegen import dialects
-from luminal.core import ir, movement, types
+from luminal.core import ir, movement, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.ir import Graph, Node
-from luminal.core.pipeline import compile_graph
+from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.rules import constant
 from luminal.core.schedule.grid.lines import SumLines
+from luminal.core.schedule.grid.stage import Stage
+from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import accesses, perfect_loops, statements
 from luminal.core.schedule.program.ir import Launch, Program
 from luminal.core.symbolic import Int
 from tests.codegen_gpu_support import Emulated, rendered
-from tests.schedule_support import run_program, transformed, transforms
+from tests.schedule_support import refusals, run_program, transformed, transforms
 from tests.test_scaled_blocks import KINDS, UNIT, A, Stored, stored
 
 Array = np.ndarray
@@ -71,6 +73,65 @@ def of_floats(rows: int, cases: tuple[Stored, ...] = KINDS) -> Graph:
         weights = case.kind.real({name: ir.constant(case.kind.taken(case.raw(), name)) for name in case.kind.kept})
         outputs.append((case.kind.name, contraction.matmul(x, movement.transpose(weights, 0, 1))))
     return Graph("floats", (x,), tuple(outputs), ())
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("name", ["cuda:sm_80", "cuda:sm_90", "metal"])
+def test_many_rows_multiply_what_is_computed_as_it_is_staged(name: str, precision: str | None, tmp_path: Path) -> None:
+    """By fragments where operands are rounded; a single row of another entry reads the same constants."""
+    target = targets.parse(name, precision)
+    rows, cases = 40, tuple(case for case in KINDS if case.kind.name in ("Q8_0", "Q4_K", "Q6_K"))  # over a tile
+    both = {"many": of_floats(rows, cases), "one": of_floats(1, cases)}
+    held, alone = (
+        sum(b.size for b in made.buffers if b.space == "constant")
+        for made in (compile_graphs("floats", both, target), compile_graph(both["one"], target))
+    )
+    assert held == alone
+    program = compile_graph(both["many"], target)
+    assert not refusals(program)
+    stages = [stage for kernel in program.kernels for stage in transforms(kernel, Stage)]
+    has_fragments = target.fragment(types.f32, types.f32) is not None or precision is not None
+    assert stages and all(isinstance(stage.parts, Warps) == has_fragments for stage in stages)
+    x = np.random.default_rng(1).standard_normal((rows, A.depth)).astype(np.float32)
+    results = run_program(program, {"x": x}, run_kernel=emulated(program, target, tmp_path).run_nest)
+    for case in cases:
+        wide, weights = x.astype(np.float64), case.decoded(case.raw())
+        rounding = (A.depth + 3) * UNIT + (0 if precision is None else 2 * 2.0**-8)
+        bound = rounding * np.abs(wide) @ magnitudes(case).T
+        assert (np.abs(results[case.kind.name] - wide @ weights.T) <= bound).all()
+
+
+def of_constants(rows: int) -> Graph:
+    x, weights = ir.input_("x", (rows, A.depth), types.f32), whole_weights()
+    product = contraction.matmul(x, movement.transpose(ir.constant(weights), 0, 1))
+    return Graph("constants", (x,), (("y", product),), ())
+
+
+def whole_weights() -> Array:
+    return np.random.default_rng(3).standard_normal((37, A.depth)).astype(np.float32)
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("name", ["cuda:sm_80", "cuda:sm_90", "metal"])
+def test_weights_of_many_bits_are_held_once_too(name: str, precision: str | None, tmp_path: Path) -> None:
+    """In lines, which tiles stage from; of a graph that has both products."""
+    target, rows = targets.parse(name, precision), 40
+    many, one = of_constants(rows), of_constants(1)
+    (x,) = one.inputs
+    first = ir.view(many.inputs[0], (1, A.depth), (0, ir.axes((1, A.depth))[1]))
+    both = Graph(
+        "both", many.inputs, (*many.outputs, ("one", traverse.substitute([one.outputs[0][1]], {x: first})[0])), ()
+    )
+    program = compile_graph(both, target)
+    assert not refusals(program)
+    held = sum(b.size for b in program.buffers if b.space == "constant")
+    assert held == 37 * A.depth * (4 if precision is None else 2)
+    values = np.random.default_rng(1).standard_normal((rows, A.depth)).astype(np.float32)
+    results = run_program(program, {"x": values}, run_kernel=emulated(program, target, tmp_path).run_nest)
+    wide, weights = values.astype(np.float64), whole_weights().astype(np.float64)
+    bound = (A.depth * UNIT + (0 if precision is None else 2 * 2.0**-8)) * np.abs(wide) @ np.abs(weights).T
+    assert (np.abs(results["y"] - wide @ weights.T) <= bound).all()
+    assert (np.abs(results["one"] - wide[:1] @ weights.T) <= bound[:1]).all()
 
 
 def magnitudes(case: Stored) -> Array:

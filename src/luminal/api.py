@@ -95,7 +95,7 @@ def compile(
     that were found for that.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
-    ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
+    ``luminal.core.schedule.numeric.quantise``); they are read as such.
     ``activations`` rounds what quantised weights multiply, those that ``weights`` rounds and those that the model has:
     to ``bf16``, or to ``q8``, 8-bit integers with a scale for each 32 (see
     ``luminal.core.schedule.numeric.activations``).

@@ -30,7 +30,7 @@ from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, Warps
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import carried
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import product_of, stored_type
+from luminal.core.schedule.nest.operands import element_and_value, product_of, stored_type
 from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
 from luminal.core.schedule.transform.carry import OnePass
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
@@ -164,7 +164,9 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     if tile.in_lines:
         return _schedule_lines(lowered, found, tile, target, grid)
     reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
-    a, b = (stored_type(nest, x.array) for x in product_of(reduction))
+    left, right = element_and_value(reduction)
+    a = stored_type(nest, left.array)
+    b = stored_type(nest, right.leaf.array) if isinstance(right.leaf, ln.Access) else right.dtype
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
     most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))

@@ -16,6 +16,7 @@ from luminal.core.schedule.contraction import narrow
 from luminal.core.schedule.contraction.contraction import Contraction, Operand
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 RUN = ALIGNMENT  # bytes that a thread reads at once
 
@@ -35,8 +36,9 @@ def in_lines(found: Contraction) -> tuple[Operand, Node]:
     return _read(packed, found, _position(found)), packed
 
 
-def computed(prologue: Prologue, found: Contraction) -> tuple[Operand, dict[Node, Node]]:
-    """B as ``prologue`` computes it from lines, and each constant in lines with the node that it packs."""
+def computed(prologue: Prologue, found: Contraction, rounded: DType | None = None) -> tuple[Operand, dict[Node, Node]]:
+    """B as ``prologue`` computes it from lines, ``rounded`` where that is given; and each constant in lines with the
+    node that it packs."""
     shape = tuple(1 if k in found.m else extent for k, extent in enumerate(found.shape))
     made: dict[Node, Node] = {}
     values: dict[Leaf, Node] = {}
@@ -60,9 +62,9 @@ def computed(prologue: Prologue, found: Contraction) -> tuple[Operand, dict[Node
         row = sym.floordiv(position, leaf.every)
         byte = row if leaf.per == 1 else sym.floordiv(row, run * leaf.per) * run + sym.mod(row, run)
         values[leaf] = narrow.unpacked(leaf, _read(line, found, byte).read(shape), position, run)
-    return Operand(
-        prologue.value(values), tuple(0 if k in found.m else axis for k, axis in enumerate(found.axes))
-    ), made
+    value = prologue.value(values)
+    value = value if rounded is None else ir.cast(ir.cast(value, rounded), value.dtype)
+    return Operand(value, tuple(0 if k in found.m else axis for k, axis in enumerate(found.axes))), made
 
 
 def _depth(found: Contraction) -> int:

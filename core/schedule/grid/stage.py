@@ -10,9 +10,9 @@ from luminal.core.grid import BlockCosts
 from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import product_of
+from luminal.core.schedule.nest.operands import element_and_value
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
-from luminal.core.schedule.nest.walk import perfect_loops
+from luminal.core.schedule.nest.walk import accesses, perfect_loops
 from luminal.core.symbolic import Int, Var
 
 
@@ -28,6 +28,7 @@ class Stage:
                                                    for the elements of tile[thread]:  store f(s)
 
     ``parts`` divides the tile among threads. Operands may have any strides and masks of zeros: all K axes become one.
+    B may be computed from elements, once for a tile, as it is staged.
     Beyond M, N and K zeros are staged, and nothing is stored.
 
     With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
@@ -54,8 +55,8 @@ class Stage:
         by_name = {loop.axis.name: loop for loop in loops}
         if not isinstance(reduction, ln.Reduction):
             raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")
-        factors = product_of(reduction)
-        if any(any(factor.fill) for factor in factors):
+        left, right = element_and_value(reduction)
+        if any(left.fill) or any(any(x.fill) for x in accesses(right)):
             raise ScheduleError("stage: a factor is something else than zero where it is masked")
         if self.m not in by_name or self.n not in by_name:
             raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
@@ -63,9 +64,12 @@ class Stage:
         a, b = (
             staged(
                 nest, name, access, side, reduction.loops, self.depth, self.threads,
-                lines=isinstance(self.parts, Warps), ahead=bool(self.ahead), panels=self._in_groups,
+                lines=isinstance(self.parts, Warps), ahead=bool(self.ahead), panels=self._in_groups, value=value,
             )
-            for name, access, side in zip(("stage_a", "stage_b"), factors, (rows, columns), strict=True)
+            for name, access, value, side in (
+                ("stage_a", left, None, rows),
+                ("stage_b", accesses(right)[0], None if right.leaf is not None else right, columns),
+            )
         )  # fmt: skip
         thread = sym.var("t0", 0, self.threads - 1)
         held = self.parts.of_thread(thread, self.rows, self.columns)

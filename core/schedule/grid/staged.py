@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,8 @@ from luminal.core.errors import ScheduleError
 from luminal.core.grid import ALIGNMENT, BOX_LINES, BOX_RANK, COPIES, LINES, PANEL, SMALL
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import stored_type
-from luminal.core.schedule.nest.walk import Body
+from luminal.core.schedule.nest.rewrite import replace_leaves, substitute_scalar
+from luminal.core.schedule.nest.walk import Body, accesses
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -37,13 +39,15 @@ class Side:
 class StagedOperand:
     """An operand in shared memory: ``depth`` terms of each of its lines, which are rows of A or columns of B.
 
-    Threads copy it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
+    An element is ``value``, of which each access is ``access`` or another; ``access`` alone is copied. Threads copy or
+    compute it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
     elements at once. It is stored line by line (``by_line``) or term by term, with ``room`` between these; in
     ``panels``, if a group of warps multiplies it.
     """
 
     name: str
     access: ln.Access
+    value: ln.Scalar
     dtype: DType
     side: Side
     reduced: tuple[ln.Loop, ...]
@@ -110,11 +114,11 @@ class StagedOperand:
         if not rest:  # each thread copies as much, so its copies are written out
             copied = turn * self.threads + sym.var("t0", 0, self.threads - 1)
         line, term = self._position(copied, group)
-        offset, masks = self._read(line, term, step)
+        by, masks = self._at(line, term, step)
         # A group is masked as a whole.
         first = {variable: 0} if (variable := sym.as_var(group)) is not None else {}
         valid = tuple(v for m in masks if not sym.always(v := sym.substitute(m, first)))
-        value = ln.load(self.access.array, offset, self.dtype, valid, bytes(self.dtype.itemsize))
+        value = self._element(by, valid)
         body: Body = (ln.Store(name, self.place(term, line), value, ahead=self.ahead),)
         if variable is not None:
             body = (ln.Loop(variable, self.width, "vector", body, self.width),)
@@ -128,9 +132,9 @@ class StagedOperand:
         """Whether terms that follow each other lie side by side in memory: those of the innermost loop, or all of a
         step, where a loop runs over several axes whose digits a step divides evenly."""
         term = sym.axis("v0", self.depth)
-        offset, _ = self._read(0, term, sym.expr(Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)))
+        by, _ = self._at(0, term, sym.expr(Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)))
         variable = sym.as_var(term)
-        of_step = variable is not None and _stride(offset, variable) == 1
+        of_step = variable is not None and _stride(sym.substitute(self.access.offset, by), variable) == 1
         return of_step or _stride(self.access.offset, self.reduced[-1].axis) == 1
 
     def aligned(self, width: int) -> bool:
@@ -138,12 +142,15 @@ class StagedOperand:
         copied, group = Var("c0", 0, self.side.size * self.depth // width - 1), sym.axis("v0", width)
         line, term = replace(self, width=width)._position(sym.expr(copied), group)
         step = Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)
-        offset, masks = self._read(line, term, sym.expr(step))
+        by, masks = self._at(line, term, sym.expr(step))
         variable = sym.as_var(group)
         assert variable is not None
-        start = sym.coefficient(offset, variable)
-        if start is None or start[0] != 1 or sym.mod(start[1], width) != 0:
-            return False
+        for access in accesses(self.value):
+            start = sym.coefficient(sym.substitute(access.offset, by), variable)
+            if start is None or start[0] not in ((0, 1) if self.is_computed else (1,)):
+                return False
+            if start[0] == 1 and sym.mod(start[1], width) != 0:
+                return False
         return all(_uniform(mask, variable, width) for mask in masks)
 
     def _position(self, copied: Int, group: Int) -> tuple[Int, Int]:
@@ -152,8 +159,8 @@ class StagedOperand:
         slow, fast = sym.floordiv(copied, inner), sym.mod(copied, inner) * self.width + group
         return (slow, fast) if self.along else (fast, slow)
 
-    def _read(self, line: Int, term: Int, step: Int) -> tuple[Int, list[Int]]:
-        """The offset of an element in memory, and the conditions under which it exists."""
+    def _at(self, line: Int, term: Int, step: Int) -> tuple[dict[Var, Int], list[Int]]:
+        """Where an element is: each axis of the product, and the conditions under which it exists."""
         position, number = self.side.at(line), step * self.depth + term
         by = {self.side.loop.axis: position}
         rest = number
@@ -162,28 +169,51 @@ class StagedOperand:
             rest = sym.floordiv(rest, loop.extent)
         masks = [sym.substitute(v, by) for v in self.access.valid]
         masks += [self.side.loop.extent - 1 - position, self.terms - 1 - number]
-        return sym.substitute(self.access.offset, by), [m for m in masks if not sym.always(m)]
+        return by, [m for m in masks if not sym.always(m)]
+
+    def _element(self, by: dict[Var, Int], valid: tuple[Int, ...]) -> ln.Scalar:
+        """The element there, zero where it is not ``valid``."""
+        zero = bytes(self.dtype.itemsize)
+        if not self.is_computed:
+            return ln.load(self.access.array, sym.substitute(self.access.offset, by), self.dtype, valid, zero)
+        computed = substitute_scalar(self.value, by, {})
+        if not valid:
+            return computed
+        read = [(s, s.leaf) for s in ln.postorder(computed) if isinstance(s.leaf, ln.Access)]
+        masked = {s: ln.load(x.array, x.offset, s.dtype, valid, bytes(s.dtype.itemsize)) for s, x in read}
+        return ln.select(valid, replace_leaves(computed, masked), ln.literal(zero, self.dtype))
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether threads compute an element of what they read, and copy none."""
+        return self.value.leaf != self.access
 
 
 def staged(
     nest: ln.LoopNest, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], depth: int,
-    threads: int, *, lines: bool, ahead: bool, panels: bool = False,
+    threads: int, *, lines: bool, ahead: bool, panels: bool = False, value: ln.Scalar | None = None,
 ) -> StagedOperand:  # fmt: skip
     """``access``, an element of a row or column of ``side`` and of the terms ``reduced``, as an operand that
-    ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines.
+    ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines. With a
+    ``value``, which reads ``access`` and may read more, they compute that along lines.
 
     Raises ScheduleError where it does not fill whole ``panels``."""
-    dtype = stored_type(nest, access.array)
+    stored = stored_type(nest, access.array)
+    value = ln.load(access.array, access.offset, stored, access.valid, access.fill) if value is None else value
+    computed, dtype = value.leaf != access, value.dtype
+    ahead = ahead and not computed
     found = StagedOperand(
-        name, access, dtype, side, reduced, depth, threads, True, lines, 1, ahead, panels,
+        name, access, value, dtype, side, reduced, depth, threads, True, lines, 1, ahead, panels,
         0 if panels else _room(dtype, True, lines),
     )  # fmt: skip
-    along = found.contiguous
+    along = computed or found.contiguous
     if not along:
         found = replace(found, along=False, by_line=False, room=0 if panels else _room(dtype, False, lines))
     if panels and (found.row * dtype.itemsize % PANEL or found.extent // found.row % LINES):
         raise ScheduleError(f"stage: {found.extent // found.row} rows of {found.row} {dtype} do not fill panels")
     width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1
+    if computed and not panels:
+        width = math.gcd(max(COPIES), depth)  # of numbers of 8 bits
     while width > 1 and not found.aligned(width):
         width //= 2
     found = replace(found, width=width, ahead=ahead and width * dtype.itemsize >= min(COPIES))

@@ -29,6 +29,21 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
     return a, b
 
 
+def element_and_value(reduction: ln.Reduction) -> tuple[ln.Access, ln.Scalar]:
+    """A, an array element that may be masked, and B, an element too or computed from elements that are not masked, of
+    a sum over their product; each as it is before it is converted to the type of the sum. Raises ScheduleError where
+    something else is summed."""
+    if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
+        raise ScheduleError("what is reduced is not a sum over a product alone")
+    left, right = (x.operands[0] if x.op is ops.CAST else x for x in reduction.value.operands)
+    if _is_element(reduction.value.operands[1]):
+        return product_of(reduction)[0], right
+    right = right if right.dtype.is_float else reduction.value.operands[1]
+    if not isinstance(left.leaf, ln.Access) or not accesses(right) or any(x.valid for x in accesses(right)):
+        raise ScheduleError("the sum is not over a product of an array element and what is computed from such")
+    return left.leaf, right
+
+
 class Scaled(NamedTuple):
     """Two ``factors``, an element of an array and one that may be computed in integers, and what each is multiplied
     by: ``left`` is an element of an array too."""

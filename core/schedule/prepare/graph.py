@@ -56,12 +56,16 @@ Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the axes that are innermost in 
 
 def agreed(entries: Iterable[Contractions], target: Target) -> Packings:
     """How constants are packed that products of several sizes read, in one entry or in several: as it suits that of
-    most rows, because it has the fewest tiles to choose from. A single row takes any."""
+    most rows, because it has the fewest tiles to choose from. A single row takes any. Blocks that sum column by column
+    take lines, from which those with tiles stage as well."""
     readers: dict[Node, list[Contraction]] = {}
     for found in (found for entry in entries for found in entry.values() if is_constant(found.b.source)):
         readers.setdefault(found.b.source, []).append(found)
     packings: Packings = {}
     for several in readers.values():
+        if target.grid is not None and any(_has_few_rows(found, target.grid) for found in several):
+            packings[several[0].b.source] = 1  # a column after the other: lines
+            continue
         rows = [typical(found.count(found.m)) for found in several]
         if min(rows) < max(rows) and (choice := _choice(several[rows.index(max(rows))], target, {})) is not None:
             packings[choice.found.b.source] = choice.tile.columns
@@ -214,13 +218,15 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
     if found.dtype.is_integer:
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
-    prologue = narrow_weights(found, target.costs.memory) if target.grid is None else None
+    prologue = narrow_weights(found, target.costs.memory) if target.grid is None or _is_fixed(found) else None
+    if target.grid is not None:
+        return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
     scaled = None if prologue is None else in_blocks(found, prologue, target)
     if scaled is not None:
         blocks, unit = scaled
         tile = choose_tile(target, blocks, columns, unit=unit, scaled=True)
         return _Choice(found, tile, blocks, narrow_weights(blocks, target.costs.memory))
-    suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
+    suited = on_unit(target, found, columns) if prologue is None else None
     # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     if suited is not None:
         return _Choice(found, suited[1], suited[0], prologue)
@@ -229,10 +235,14 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
 
 def _has_few_rows(found: Contraction, grid: Grid) -> bool:
     """Whether blocks sum ``found`` column by column: few rows, of constants that can lie in lines."""
-    rows, sizes = sym.upper(found.count(found.m)), [found.count(axes) for axes in (found.batch, found.n, found.k)]
-    fixed = found.dtype == f32 and all(isinstance(size, int) and size > 0 for size in sizes)
-    masked = bool(found.a.valid or found.b.valid)
-    return fixed and not masked and is_constant(found.b.source) and rows is not None and rows <= grid.costs.few
+    rows, few = sym.upper(found.count(found.m)), grid.costs.few
+    return _is_fixed(found) and not found.a.valid and is_constant(found.b.source) and rows is not None and rows <= few
+
+
+def _is_fixed(found: Contraction) -> bool:
+    """Whether B can lie in lines: it has known sizes, and no mask."""
+    sizes = [found.count(axes) for axes in (found.batch, found.n, found.k)]
+    return found.dtype == f32 and not found.b.valid and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def _in_lines(found: Contraction, target: Target) -> _Choice:
@@ -245,8 +255,8 @@ def _in_lines(found: Contraction, target: Target) -> _Choice:
     return _Choice(found, Tile(rows, 1, 1, scaled=scaled, in_lines=True), suited, prologue)
 
 
-def _laid_in_lines(choice: _Choice) -> _Made:
-    found, made = replace(choice.suited or choice.found, tile=choice.tile), {}
+def _laid_in_lines(choice: _Choice, target: Target) -> _Made:
+    found, made = _narrowed_for(replace(choice.suited or choice.found, tile=choice.tile), target), {}
     if choice.prologue is None:
         b, line = of_lines.in_lines(found)
         made = {line: found.b.source}
@@ -261,7 +271,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if choice is None:
         return None
     if choice.tile.in_lines:
-        return _laid_in_lines(choice)
+        return _laid_in_lines(choice, target)
     found, tile, suited, prologue = choice
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
@@ -278,15 +288,19 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     elif target.packs and _strays(found, tile, target):
         beside = copied_along(found.a, moved_along(found.a, found.axes[found.k[-1]]))
         found = replace(found, a=beside, runs=(beside.source.rank - 1,))
-    narrow = found.a.source.dtype
-    if target.fragment(narrow, narrow) is not None:
-        found = replace(found, b=_narrowed(found.b, narrow))
+    narrow, lies = found.a.source.dtype, packings.get(found.b.source)
+    found = _narrowed_for(found, target)
     a = without_mask(found.a, found.shape) if found.a.valid and target.pads else found.a
     if a is None:
         return None
     made: dict[Node, Node] = {}
     b = found.b
-    if prologue is not None and not in_place:
+    if prologue is not None and target.grid is not None:
+        b, made = of_lines.computed(prologue, found, _rounded_to(narrow, target))
+    elif target.grid is not None and lies == 1 and _is_fixed(found):
+        b, line = of_lines.in_lines(found)
+        made = {line: found.b.source}
+    elif prologue is not None and not in_place:
         b = _computed(prologue, found, tile, made)
     elif not in_place:
         panel = panels(found, tile)
@@ -296,6 +310,12 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     if tile.unit is not None:
         found = replace(found, runs=run_axes(found))
     return _Made(found.node(), found, made)
+
+
+def _rounded_to(narrow: DType, target: Target) -> DType | None:
+    """The type to which what is computed of narrow weights is rounded, as the user has chosen that of operands."""
+    chosen = narrow == target.precision.stored and target.fragment(narrow, narrow) is not None
+    return narrow if chosen else None
 
 
 def _tile(target: Target, found: Contraction, columns: int | None, prologue: Prologue | None) -> Tile:
@@ -429,6 +449,13 @@ def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
 def _in_memory(x: Operand) -> Operand:
     """``x``, its source copied to memory if that is a number or a formula of positions."""
     return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
+
+
+def _narrowed_for(found: Contraction, target: Target) -> Contraction:
+    """``found`` with a constant B in the type of A, where fragments multiply that and it holds B exactly."""
+    narrow = found.a.source.dtype
+    known = target.fragment(narrow, narrow) is not None
+    return replace(found, b=_narrowed(found.b, narrow)) if known else found
 
 
 def _narrowed(x: Operand, dtype: DType) -> Operand:
