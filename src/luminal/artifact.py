@@ -222,7 +222,7 @@ def _build(bundle: SourceBundle, programs: Sequence[Program], folder: Path, stag
         built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
-        for rank in range(program.ranks):
+        for rank in range(len(programs) if program.pipeline is None else program.ranks):
             content = weights.content_of(bundle.content_id, rank)
             layout, other = bundle.plan, rank
             if program.pipeline is not None:
