@@ -16,8 +16,8 @@ CUDA = Dialect(
         "Status* status",
         "const int64_t* __restrict__ dims",
         map="const __grid_constant__ TensorMap {name}",
-        # By themselves compilers keep room for more blocks at times, and spill for it.
-        holding=lambda threads, registers: f", {blocks_at_once(threads, registers)}",
+        # Of small tiles compilers keep room for more blocks than are needed, and may spill for it.
+        holding=lambda threads, registers: f", {blocks}" if (blocks := blocks_at_once(threads, registers)) else "",
     ),
     dialect_device.TABLE,
     dialect_cpp.REDUCTIONS,

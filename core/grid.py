@@ -89,10 +89,10 @@ ENOUGH = 16  # warps of a multiprocessor with which a kernel that holds arrays i
 
 
 def blocks_at_once(threads: int, registers: int) -> int:
-    """How many blocks of ``threads``, each of which holds arrays in so many ``registers``, a multiprocessor is to have
-    room for."""
-    room = REGISTERS // (threads * (registers + BESIDE))
-    return max(1, min(room, ENOUGH * WARP // threads))
+    """How many blocks of ``threads``, each of which holds arrays in so many ``registers``, are enough for a
+    multiprocessor, where it has room for more; else 0."""
+    room, enough = REGISTERS // (threads * (registers + BESIDE)), max(1, ENOUGH * WARP // threads)
+    return enough if room > enough else 0
 
 
 class Processor(NamedTuple):
