@@ -61,6 +61,8 @@ def evaluate(root: Node, inputs: Mapping[str, Array]) -> Array:
                 for axis in sorted(node.attr.axes, reverse=True):
                     total = total.sum(axis) % P
                 found[node] = total
+            case ops.CAST if node.inputs[0].dtype is i64:  # the length of an axis, as a factor
+                found[node] = residues(x[0])
             case _:  # what moves elements alone
                 assert node.op in (ops.VIEW, ops.GATHER, ops.SELECT, ops.IOTA, ops.LESS_THAN, ops.CONTIGUOUS), node.op
                 found[node] = moved(node, x)
