@@ -53,6 +53,13 @@ LM_DEVICE float fma_down(float a, float b, float c) {
 }
 #endif
 
+/// The same constant in two parts of one sign, of which the product with an infinity is the infinity.
+LM_DEVICE TwoPart<float> of_one_sign(TwoPart<float> factor) {
+    if (factor.lo == 0 || (factor.lo < 0) == (factor.hi < 0)) return factor;
+    const float hi = bitcast<float>(bitcast<uint32_t>(factor.hi) - 1);  // the next float towards 0
+    return {hi, factor.lo + (factor.hi - hi)};
+}
+
 /// 2^(x * factor), by the steps of CUDA's expf and exp10f, which differ in the factor. The CUDA Programming Guide,
 /// "Mathematical Functions", has at most 1 and 2 ULP for these, from extensive tests. So has the emulation.
 LM_DEVICE float near_exp2_scaled(float x, TwoPart<float> factor) {
@@ -77,7 +84,7 @@ template <class T> LM_DEVICE T exp2_scaled(T x, T hi, T lo) {
     using U = bits_t<T>;
     const detail::TwoPart<T> factor{hi, lo};
 #if defined(LM_NEAR_EXP2)
-    if constexpr (sizeof(T) == 4) return detail::near_exp2_scaled(x, factor);
+    if constexpr (sizeof(T) == 4) return detail::near_exp2_scaled(x, detail::of_one_sign(factor));
 #endif
     // x * constant = n + f; 2^n is applied in two factors, of which only the last can round. Results beyond these
     // exponents are infinite or zero, and both factors are still normal numbers. NaN stays.
