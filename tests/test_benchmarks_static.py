@@ -140,7 +140,6 @@ def test_constants_that_the_unit_of_halves_moves_are_numbers(line: str, expected
     assert (carried_out([line]).r[2] == expected).all()
 
 
-@needs_tools
 def test_literals_and_remarks_are_read() -> None:
     """As nvdisasm prints them: words in a bank of constants, and that an access is a spill."""
     text = (
@@ -165,6 +164,7 @@ def test_literals_and_remarks_are_read() -> None:
     assert found.total()["local"] == 1
 
 
+@needs_tools
 def test_loops_and_branches_are_followed_as_often_as_they_turn(tmp_path: Path) -> None:
     """Threads that leave a loop at different times meet again; what one warp stores in shared memory another reads."""
     text = (

@@ -99,7 +99,8 @@ def test_every_flag_is_both_at_each_of_its_readers(monkeypatch: pytest.MonkeyPat
     graphs += [(make().graph, target, "fp32") for make in GRAPHS.values() for target in GRAPHS_FOR]
     graphs.append((quantise.quantised(linear, quantise.parse("int4")), "avx2", "fp32"))  # panels computed before
     row = importer.load(torch.nn.Linear(512, 512).eval(), (torch.randn(1, 512),))
-    graphs.append((quantise.quantised(row, quantise.parse("int4")), "avx2", "fp32"))  # sums of blocks scaled
+    rounded = quantise.quantised(row, quantise.parse("int4"))
+    graphs += [(rounded, target, "fp32") for target in ("avx2", "cuda:sm_80")]  # sums of blocks scaled
     square = importer.load(torch.nn.Linear(1024, 1024).eval(), (torch.randn(2048, 1024),))
     graphs.append((square, "cuda:sm_90", "bf16"))  # groups of warps multiply
     seen = watched(monkeypatch)

@@ -303,6 +303,7 @@ def test_few_channels_of_a_window_are_taken_together_by_matrices(
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(exact))
 
 
+@pytest.mark.usefixtures("sums_as_spelled")
 def test_a_part_of_another_value_is_copied_for_longer_runs() -> None:
     """Between the channels of its positions are those of its neighbour."""
     source = Source()

@@ -334,6 +334,11 @@ class Narrow(torch.nn.Module):
         return x[:, :6].exp() + x[:, 6:12].sin()
 
 
+class Beside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * 2).relu().exp(), x[:1].exp() * 2
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -355,6 +360,12 @@ class Counting(torch.nn.Module):
         (Layers(), {"micro_batches": 2, "shard": {"x": {"pipeline": 1}}}, "expected axis 0 of 'x'"),
         (Layers(), {"shard": {"matrix": {"pipeline": 0}}}, "expected names of inputs and outputs"),
         (Narrow(), {"micro_batches": 12, "target": "cuda:sm_90", "emulate": True}, "multiple of 16 bytes of 'output'"),
+        (
+            Narrow(),
+            {"micro_batches": 2, "target": "cuda:sm_90", "emulate": True, "dims": {"x": {1: "n"}, "n": (13, 64)}},
+            "multiple of 16 bytes of 'x' in each for cuda:sm_90, found 24.n",
+        ),
+        (Beside(), {"micro_batches": 2}, "parts of rows .'output_1'. to depend on none of the rows"),
         (Layers(), {"memory": 1000}, "expected no bound where a mesh has stages"),
         (Mixing(), {"micro_batches": 2}, "amax.*sub.*expected rows of the batch that do not depend on each other"),
         (Counting(), {}, "expected a model without states in a pipeline, found 'calls'"),
@@ -363,7 +374,7 @@ class Counting(torch.nn.Module):
 def test_what_no_pipeline_can_be(module: torch.nn.Module, options: dict, message: str) -> None:
     inputs = (torch.randn(12, 16), torch.randn(16)) if isinstance(module, Layers) else (torch.randn(12, 16),)
     asked = {"mesh": PAIR, **options}
-    if "dims" in asked:
+    if isinstance(module, Layers) and "dims" in asked:
         asked["dims"] = {"x": {0: "rows"}, "rows": (2, 12)}
     with pytest.raises(InputError, match=message):
         luminal.compile(module.eval(), inputs, name="refused", **asked)

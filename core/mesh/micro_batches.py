@@ -40,7 +40,14 @@ def of_batch(graph: Graph, count: int, rows: Collection[str]) -> Graph:
     group = Group("micro-batches", count)
     given = {node: splits[node.attr.name] for node in graph.given if node.attr.name in splits}
     wanted = {name: splits[name] for name, _ in graph.returned if name in splits}
-    chosen = plan.planned(graph, group.axis, count, given, wanted, {}, _APART, Rates())
+    try:
+        chosen = plan.planned(graph, group.axis, count, given, wanted, {}, _APART, Rates())
+    except InputError as error:
+        whole = ", ".join(sorted({repr(name) for name, _ in graph.returned if name not in splits}))
+        raise InputError(
+            f"micro_batches: expected what has no {count} parts of rows ({whole or 'no output'}) to depend "
+            f"on none of the rows, found that it does ({error}). Take micro_batches=1"
+        ) from error
     made, _ = partition.divided(graph, chosen, group, {})
     for node in traverse.topological(made.roots):
         if node.op is ops.EXCHANGE and node.attr.group == group:

@@ -164,10 +164,14 @@ bool has_ended(int32_t process) {
     return known && (state == 'Z' || state == 'X');
 }
 
+bool has_left(const Communicator& comm, size_t rank) {
+    return access((comm.folder + "/gone." + std::to_string(rank)).c_str(), F_OK) == 0;
+}
+
 /// Whether a rank of the communicator has ended without leaving it.
 bool is_left_alone(const Communicator& comm) {
-    for (const Hello& hello : comm.others) {
-        if (has_ended(hello.process)) return true;
+    for (size_t rank = 0; rank < comm.others.size(); ++rank) {
+        if (has_ended(comm.others[rank].process) && !has_left(comm, rank)) return true;
     }
     return false;
 }
@@ -315,9 +319,9 @@ void end(Communicator* handle) {
         }
     }
     write_file(comm.folder + "/gone." + std::to_string(comm.rank), nullptr, 0, nullptr, 0);
-    int32_t gone = 0;
-    for (int32_t k = 0; k < comm.ranks; ++k) gone += access((comm.folder + "/gone." + std::to_string(k)).c_str(), F_OK) == 0;
-    if (gone == comm.ranks) remove_folder(comm.folder);
+    size_t gone = 0;
+    for (size_t rank = 0; rank < static_cast<size_t>(comm.ranks); ++rank) gone += has_left(comm, rank);
+    if (gone == static_cast<size_t>(comm.ranks)) remove_folder(comm.folder);
     communicators().erase(found);
 }
 

@@ -74,11 +74,12 @@ class Pipelined:
         """
         parts = [self._parts(entry) for entry in self.staged]
         for tensor in (t for each in parts for t in (*each.inputs, *each.outputs) if t.name in each.rows):
-            size = largest(sym.product(tensor.shape)) * tensor.dtype.itemsize // self.micro_batches
-            if target.grid is not None and size % ALIGNMENT:
+            rows = (sym.floordiv(tensor.shape[0], self.micro_batches), *tensor.shape[1:])
+            size = sym.product(rows) * tensor.dtype.itemsize
+            if target.grid is not None and sym.mod(size, ALIGNMENT) != 0:
                 raise InputError(
                     f"micro_batches: expected a multiple of {ALIGNMENT} bytes of {tensor.name!r} in each for "
-                    f"{target.name}, found {size}; take fewer micro-batches"
+                    f"{target.name}, found {size}; take fewer micro-batches, or fix sizes"
                 )
         made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()))
         check(made)

@@ -181,8 +181,9 @@ typedef struct lm_options {
     const void* nccl_id;
     int32_t rank;
 
-    /* An ncclComm_t of as many ranks, on the GPU `device_id`. The caller frees it after NAME_close, and uses it no more
-     * once a run has failed with LM_RANK_FAILED: it is then aborted. To meet limit_seconds it has to be non-blocking. */
+    /* An ncclComm_t of as many ranks, on the GPU `device_id`, which the caller frees after NAME_close. After NAME_open or
+     * a run that has failed it may have been aborted: then it must be neither used nor destroyed. To meet limit_seconds
+     * it has to be non-blocking. */
     void* nccl_communicator;
 
     /* NCCL, by name or path. NULL: what the variable LUMINAL_NCCL names, else libnccl.so.2. */

@@ -66,9 +66,12 @@ def run(application: Any, host: str, port: int, listening: Callable[[str], None]
     except SystemExit as error:  # uvicorn logs why, and gives up
         raise InputError(f"cannot listen at {host}:{port}") from error
     address, number = sock.getsockname()[:2]
-    signal.signal(signal.SIGTERM, _told_to_end)  # uvicorn raises the signal again when it has ended
-    listening(f"http://{f'[{address}]' if ':' in address else address}:{number}")
-    asyncio.run(server.serve(sockets=[sock]))
+    before = signal.signal(signal.SIGTERM, _told_to_end)  # uvicorn raises the signal again when it has ended
+    try:
+        listening(f"http://{f'[{address}]' if ':' in address else address}:{number}")
+        asyncio.run(server.serve(sockets=[sock]))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if not server.started:
         raise InputError("the server could not start")
 

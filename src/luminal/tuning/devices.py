@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from luminal.runtime import loader
 from luminal.timing import Timing, shuffled
 from luminal.tuning import judge, records, subject
 from luminal.tuning.bench import RUNS, Bench, Compiled, Contender, Part, Prepared
-from luminal.tuning.judge import JUDGED, Faulty, Judge, StaticBench
+from luminal.tuning.judge import JUDGED, Faulty, Judge, StaticBench, Unread
 from luminal.tuning.outcome import BEHIND
 from luminal.tuning.racer import HANG
 from luminal.tuning.subject import Race, Subject, Work
@@ -105,6 +106,8 @@ class DeviceBench(Bench):
         for contender in contenders:
             try:
                 estimates[contender.place] = self.judge.of(contender)
+            except Unread:  # measuring tells
+                estimates[contender.place] = math.inf
             except Faulty as fault:
                 faults[contender.place] = str(fault)
         faults.pop(0, None)  # the default is measured in any case

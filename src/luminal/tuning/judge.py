@@ -35,6 +35,10 @@ class Faulty(LuminalError):
     """A kernel that must not be taken, or that cannot be judged."""
 
 
+class Unread(Faulty):
+    """A kernel whose machine code cannot be judged, which says nothing of the kernel."""
+
+
 def lacking(target: Target) -> str:
     """What this machine lacks to judge kernels for ``target``; empty where it lacks nothing."""
     if target.dialect != DIALECT:
@@ -63,7 +67,7 @@ class Judge:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._known: dict[tuple[ln.LoopNest, tuple[int, ...]], Judged | str] = {}
+        self._known: dict[tuple[ln.LoopNest, tuple[int, ...]], Judged | Faulty] = {}
 
     def judged(self, program: Program, kernel: Kernel) -> Judged:
         """The estimate for a launch of a kernel of ``program``, at the typical sizes of its dimensions. Raises Faulty
@@ -74,10 +78,10 @@ class Judge:
             try:
                 self._known[key] = self._read(program, kernel, at)
             except Faulty as fault:
-                self._known[key] = str(fault)
+                self._known[key] = fault
         found = self._known[key]
-        if isinstance(found, str):
-            raise Faulty(found)
+        if isinstance(found, Faulty):
+            raise found
         return found
 
     def of(self, contender: Contender) -> float:
@@ -96,13 +100,13 @@ class Judge:
         text = emit(kernel, numbers, dialects.ALL[self.target.dialect], self.target.costs.prefetch)
         try:
             (image,) = tools.images({kernel.name: text}, self.target).values()
-        except BuildError as error:
-            raise Faulty("the compiler rejects it") from error
+        except BuildError as error:  # of the compiler, or of what reads machine code
+            raise Unread(str(error).splitlines()[0]) from error
         launched = kernels.launched(text, image, self.target, at)
         try:
             found = kernels.counted(launched)
         except ValueError as error:  # an instruction that is not described, or no end
-            raise Faulty(f"its machine code cannot be followed: {error}") from error
+            raise Unread(f"its machine code cannot be followed: {error}") from error
         if not found["occupancy"]:
             raise Faulty("its blocks take more than a processor has")
         return Judged(kernels.seconds(found, launched.architecture), image.spilled)

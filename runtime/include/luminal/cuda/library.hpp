@@ -157,7 +157,7 @@ class Context : public ContextBase<Library> {
     void start(int32_t ticket, const Exchange& how, Address operand, Address result, int64_t bytes) {
         decides_ = true;  // a graph holds kernels alone
         if (counting_ || outcome_ != LM_OK) return;
-        if (!library_.ranks().start(ticket, how, operand, result, bytes, observed_, exchanged_)) {
+        if (!library_.ranks().start(step_, ticket, how, operand, result, bytes, observed_, exchanged_)) {
             outcome_ = LM_RANK_FAILED;
         }
     }
@@ -349,7 +349,7 @@ class Context : public ContextBase<Library> {
     int32_t among_ranks(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
         const int32_t status = execute(entry, in, out, caller_stream);
         if (status == LM_RANK_FAILED) {
-            step_failed(entry, step_, status);
+            step_failed(entry, library_.ranks().step(step_), status);
             error_.append(": %s", exchanged_.text());
         } else if (status != LM_OK) {
             library_.ranks().part(error_);

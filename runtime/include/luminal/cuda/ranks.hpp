@@ -143,8 +143,12 @@ class Ranks {
         if (!broken_) break_(message);
     }
 
-    /// Begins the exchange `ticket` of the `bytes` at `operand`, once `kernels` have come so far; false where it fails.
-    bool start(int32_t ticket, const Exchange& how, Address operand, Address result, int64_t bytes, Stream kernels,
+    /// The step of the oldest exchange under way; `otherwise` where there is none.
+    int32_t step(int32_t otherwise) const { return first_ < next_ ? slots_[first_ % SLOTS].step : otherwise; }
+
+    /// Begins the exchange `ticket` of the `bytes` at `operand`, the `step` of a run, once `kernels` have come so far;
+    /// false where it fails.
+    bool start(int32_t step, int32_t ticket, const Exchange& how, Address operand, Address result, int64_t bytes, Stream kernels,
                Message& message) {
         if (broken_) return again(message);
         while (next_ - first_ == SLOTS) {  // it is seldom that so many are under way
@@ -153,6 +157,7 @@ class Ranks {
         }
         Slot& slot = slots_[next_ % SLOTS];
         slot.how = how;
+        slot.step = step;
         Outcome outcome = driver_->event_record(slot.ready, kernels);
         if (!outcome.failed()) outcome = driver_->stream_wait(stream_, slot.ready, 0);
         if (outcome.failed()) return refused(outcome, message);
@@ -177,8 +182,9 @@ class Ranks {
         if (broken_) return again(message);
         for (;;) {
             outcome = driver_->stream_state(stream);
+            if (outcome.failed() && outcome.result != NOT_READY) return true;  // of a kernel
             if (!is_fine(message)) return false;
-            if (outcome.result != NOT_READY) return true;
+            if (!outcome.failed()) return true;
             sched_yield();
         }
     }
@@ -197,6 +203,7 @@ class Ranks {
         Event ready = nullptr;
         Event done = nullptr;
         Exchange how{};
+        int32_t step = 0;  // of the run
     };
 
     struct Same {
@@ -285,7 +292,7 @@ class Ranks {
         Outcome outcome = driver_->to_device(memory.address(), host.data(), sizeof(own), stream_);
         if (outcome.failed()) return driver_->failed(outcome, message, "tell other ranks of the library");
         const Exchange how{Exchange::gather, size_, 1, 0};
-        const bool fine = start(ticket_, how, memory.address(), results, sizeof(own), stream_, message);
+        const bool fine = start(0, ticket_, how, memory.address(), results, sizeof(own), stream_, message);
         if (fine) outcome = driver_->to_host(all, results, bytes, stream_);
         Outcome ended;
         const bool came = fine && finish(stream_, ended, message);
@@ -433,6 +440,10 @@ class Ranks {
     /// With whom an exchange is, for a message: "rank 1", "one of ranks 1, 2, 3".
     void name_others(const Exchange& how, Message& message) const {
         const int32_t me = rank_ / how.stride % how.size;
+        if (how.kind == Exchange::send || how.kind == Exchange::receive) {
+            message.append("rank %d", rank_ + (how.number - me) * how.stride);
+            return;
+        }
         int32_t named = 0;
         message.append(how.size == 2 ? "rank" : "one of ranks");
         for (int32_t k = 0; k < how.size && named < MOST_NAMED; ++k) {
