@@ -81,7 +81,7 @@ def test_each_entry_has_its_own_launches() -> None:
 
 def test_the_trace_has_every_task_of_every_thread(module: Module, x: torch.Tensor, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    module.profile(x, runs=1, threads=2, peak=False, trace=path)
+    module.profile(x, runs=20, threads=2, peak=False, trace=path)
     found = json.loads(path.read_text())
     assert found["otherData"] == {"model": "layers", "lost": 0}
     steps = [event for event in found["traceEvents"] if event.get("cat") == "step"]
