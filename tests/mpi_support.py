@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,24 @@ def mpirun(
     environment = {**os.environ, "LUMINAL_MPI": str(mpi), "LUMINAL_MPI_LIMIT": "60", **env}
     command = [launcher, *more, "-n", ranks, sys.executable, script, *arguments]
     return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=150)
+
+
+def left(output: Path, command: Sequence[Any], environment: Mapping[str, str], seconds: float = 60) -> str:
+    """What the first of two ranks says where the second does not answer: the text of the file ``OUTPUT.0.error``, which
+    it writes. ``OUTPUT.1.pid`` is of the second, which may be stopped and hears of nothing but SIGKILL."""
+    error = Path(f"{output}.0.error")
+    with Path(f"{output}.log").open("w") as log:
+        running = subprocess.Popen(list(map(str, command)), env=dict(environment), stdout=log, stderr=log)
+        try:
+            end = time.monotonic() + seconds
+            while not error.exists() and running.poll() is None and time.monotonic() < end:
+                time.sleep(0.2)
+        finally:
+            with contextlib.suppress(OSError):
+                os.kill(int(Path(f"{output}.1.pid").read_text()), signal.SIGKILL)
+            running.terminate()
+            running.wait(30)
+    return error.read_text()
 
 
 def older(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import shellingham
 from typer.testing import CliRunner
 
 from luminal import cli, doctor
@@ -81,10 +82,9 @@ def test_extras_and_needed_packages_are_those_of_the_project() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands(shell: str) -> None:
-    script = CliRunner().invoke(
-        cli.app, ["--show-completion", shell], prog_name="luminal", env={"SHELL": f"/bin/{shell}"}
-    )
+def test_shells_complete_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))  # whatever runs the tests
+    script = CliRunner().invoke(cli.app, ["--show-completion"], prog_name="luminal")
     assert script.exit_code == 0 and "luminal" in script.stdout and "_LUMINAL_COMPLETE" in script.stdout
 
 

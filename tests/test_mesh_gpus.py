@@ -1,13 +1,10 @@
 """Libraries of a mesh of NVIDIA's GPUs: each rank's GPU is emulated, and so is NCCL between them."""
 
-import contextlib
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -182,25 +179,15 @@ def test_a_number_that_no_rank_has_is_refused(tmp_path: Path) -> None:
 )
 def test_a_rank_that_fails_is_an_error_of_those_that_are_left(fate: str, sentence: str, tmp_path: Path) -> None:
     """They end by themselves, within the limit and what the start takes."""
-    folder, error = compiled("block", (2,)), tmp_path / "y.0.error"
+    folder = compiled("block", (2,))
     path = os.pathsep.join([str(RANK.parent.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "LUMINAL_MPI": str(MPI), "LUMINAL_MPI_LIMIT": str(LIMIT), "TMPDIR": str(tmp_path)}
     environment["PYTHONPATH"] = path
     command = [MPIRUN, "-disable-auto-cleanup", "-n", "2", sys.executable, RANK, folder / "library"]
     command += [folder / "inputs.npz", tmp_path / "y", json.dumps({"runs": 2, "fate": fate})]
-    with (tmp_path / "log").open("w") as log:
-        running = subprocess.Popen(list(map(str, command)), env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + 60  # the launcher may end before those that are left
-            while not error.exists() and time.monotonic() < end:
-                time.sleep(0.2)
-        finally:
-            with contextlib.suppress(OSError, FileNotFoundError):  # a stopped one hears nothing else
-                os.kill(int((tmp_path / "y.1.pid").read_text()), signal.SIGKILL)
-            running.terminate()
-            running.wait(30)
-    assert sentence in error.read_text()
-    assert ("another rank failed in step" in error.read_text()) == (fate != "absent")
+    said = mpi_support.left(tmp_path / "y", command, environment)
+    assert sentence in said
+    assert ("another rank failed in step" in said) == (fate != "absent")
     assert not (tmp_path / "y.0.1.npz").exists()
 
 

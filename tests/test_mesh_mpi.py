@@ -1,12 +1,9 @@
 """Libraries of a mesh under MPI: the same results as one process, the same bits each time, and ranks that fail."""
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -136,23 +133,13 @@ SILENT = f"rank 0: rank 1 did not answer within {LIMIT} seconds"
 )
 def test_a_rank_that_fails_is_an_error_of_those_that_are_left(fate: str, sentence: str, tmp_path: Path) -> None:
     """Where the launcher leaves the others alone, they end by themselves, within the limit and what the start takes."""
-    folder, error = compiled("block", 2), tmp_path / "y.0.error"
+    folder = compiled("block", 2)
     environment = {**os.environ, "LUMINAL_MPI": str(MPI), "LUMINAL_MPI_LIMIT": str(LIMIT)}
     command = [MPIRUN, "-disable-auto-cleanup", "-n", "2", sys.executable, RANK, folder / "library"]
     command += [folder / "inputs.npz", tmp_path / "y", "2", fate]
-    with (tmp_path / "log").open("w") as log:
-        running = subprocess.Popen(list(map(str, command)), env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + 30
-            while not error.exists() and running.poll() is None and time.monotonic() < end:
-                time.sleep(0.2)
-        finally:
-            with contextlib.suppress(OSError):  # a stopped one hears nothing else
-                os.kill(int((tmp_path / "y.1.pid").read_text()), signal.SIGKILL)
-            running.terminate()
-            running.wait(30)
-    assert sentence in error.read_text()
-    assert ("another rank failed in step" in error.read_text()) == (fate != "absent")
+    said = mpi_support.left(tmp_path / "y", command, environment)
+    assert sentence in said
+    assert ("another rank failed in step" in said) == (fate != "absent")
     assert not (tmp_path / "y.0.1.npy").exists()
 
 

@@ -1,12 +1,9 @@
 """Pipelines under MPI: the same results as one process, the same bits each time, what is sent, and ranks that fail."""
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -124,22 +121,11 @@ def test_what_is_sent_is_what_the_plan_says(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_is_an_error_of_the_other(tmp_path: Path) -> None:
     """One that hangs is named; one that is killed, the launcher sees, and ends the other."""
-    folder, error = compiled("block", "two", 4), tmp_path / "y.0.error"
+    folder = compiled("block", "two", 4)
     environment = {**os.environ, "LUMINAL_MPI": str(MPI), "LUMINAL_MPI_LIMIT": str(LIMIT)}
     command = [MPIRUN, "-disable-auto-cleanup", "-n", "2", sys.executable, RANK, folder / "library"]
     command += [folder / "inputs.npz", tmp_path / "y", "2", "stopped"]
-    with (tmp_path / "log").open("w") as log:
-        running = subprocess.Popen(list(map(str, command)), env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + 60
-            while not error.exists() and running.poll() is None and time.monotonic() < end:
-                time.sleep(0.2)
-        finally:
-            with contextlib.suppress(OSError):  # a stopped one hears nothing else
-                os.kill(int((tmp_path / "y.1.pid").read_text()), signal.SIGKILL)
-            running.terminate()
-            running.wait(30)
-    said = error.read_text()
+    said = mpi_support.left(tmp_path / "y", command, environment)
     assert SILENT in said and "another rank failed in step" in said
     assert not (tmp_path / "y.0.1.npy").exists()
     done = mpirun(2, folder, tmp_path / "z", 2, "killed", LUMINAL_MPI_LIMIT=str(LIMIT))

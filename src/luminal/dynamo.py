@@ -90,8 +90,7 @@ def luminal(
     api.options(**{key: value for key, value in options.items() if key != "seed"} | {"threads": threads})
     # Parameters and buffers are inputs or, where Dynamo freezes them for another backend, the graph's own: those come
     # before the inputs once the graph is functional.
-    every = {"remove_duplicate": False}
-    own = [x for _, x in (*graph.named_parameters(**every), *graph.named_buffers(**every))]
+    own = [x for named in (graph.named_parameters, graph.named_buffers) for _, x in named(remove_duplicate=False)]
     values = [*own, *inputs]
     trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
     weights = [] if trained else [k for k, x in enumerate(values) if isinstance(x, torch.nn.Parameter)]
