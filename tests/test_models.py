@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +24,6 @@ from tests.compiled_support import DIMS, WIDTH, Array, SmallEncoder, arguments, 
 
 TOLERANCE = 1e-5  # of the largest reference value
 Inputs = tuple[torch.Tensor, ...]
-
-
-pytestmark = pytest.mark.usefixtures("passing_cache")
 
 
 # ---- real widths -----------------------------------------------------------------------------------------------------
@@ -70,6 +68,16 @@ CASES = {
     ),
     "tinyllama_step": Case(lambda: zoo.tinyllama_step(1), step, ((1, 1), (2, 37), (1, 1023)), 40),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_model_on_disk(passing_cache: Path) -> Iterator[None]:
+    """What a test compiles goes when it ends: the models together take some gigabytes."""
+    folder = passing_cache / "models"
+    kept = set(folder.glob("*"))
+    yield
+    for path in set(folder.glob("*")) - kept:
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope="module")
