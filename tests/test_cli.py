@@ -110,7 +110,9 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
     assert re.search(rf"is taken for \d+ of {measured}; records in {records}\n", result.output)
     assert set(json.loads(saved_to.read_text())) == {"language", "machines"}
     again = luminal_(*arguments)
-    assert f": 0 questions measured now, {measured} before, none left\n" in again.output
+    # A choice that the whole model does not confirm is dropped, and with it the questions that it alone had raised.
+    answered = re.search(r": 0 questions measured now, (\d+) before, none left\n", again.output)
+    assert answered and 1 <= int(answered[1]) <= measured, again.output
     assert "made for" in result.output and "made for" not in again.output
     records.write_text("damaged " * 1000)
     result = luminal_(*arguments)
