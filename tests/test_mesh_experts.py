@@ -1,4 +1,5 @@
-"""Experts divided by their number among the ranks of a mesh: each computes of what is routed to its own alone."""
+"""Mixtures of experts: each computes what is routed to it, and of the ranks of a mesh that divide them by their number,
+each that of its own alone."""
 
 from functools import cache
 from itertools import product
@@ -50,8 +51,13 @@ def mixture(rows: int = ROWS, k: int = 2) -> ir.Graph:
         first, second = (transpose(w if which is None else take(w, which), 1, 2) for w in (into, out))
         return matmul(silu(matmul(given, first)), second)
 
-    y = experts.mixture(x, chosen, shares, each, COUNT)
-    return ir.Graph("mixture", (x, chosen, shares), (("y", y),), names={into: "into", out: "out"})
+    measured: ir.Measured = {}
+    with ir.measuring(measured):
+        y = experts.mixture(x, chosen, shares, each, COUNT)
+    return ir.Graph(
+        "mixture", (x, chosen, shares), (("y", y),), tuple(measured), names={into: "into", out: "out"},
+        measured=measured,
+    )  # fmt: skip
 
 
 def given(chosen: np.ndarray) -> dict[str, np.ndarray]:
@@ -94,6 +100,47 @@ def test_ranks_compute_what_is_routed_to_their_experts(ranks: int, routes: str) 
     for result in found[1:]:
         np.testing.assert_array_equal(result.outputs[0], found[0].outputs[0])
     assert traffic.sent(graphs[0])["tensor"].messages == ranks - 1  # the outputs, once
+
+
+MANY = {  # of twelve rows, two of eight experts: of all alike, and all rows of the same two
+    "alike": np.stack([np.arange(12) % COUNT, (np.arange(12) + 3) % COUNT], 1),
+    "same": np.tile([6, 1], (12, 1)),
+}
+
+
+@pytest.mark.parametrize(("ranks", "routes"), [*product((1, 2, 4), MANY)])
+def test_of_many_rows_an_expert_computes_those_that_chose_it(ranks: int, routes: str) -> None:
+    """As many as chose the expert of most rows; of them a rank has its experts' alone."""
+    whole, inputs = mixture(12), given(MANY[routes])
+    graphs = [whole]
+    if ranks > 1:
+        graphs = [rank["main"] for rank in meshes.divided({"main": whole}, {"tensor": ranks}, BY_NUMBER, FREE).ranks]
+    (routed,) = graphs[0].measured
+    found = exchange.lockstep(
+        ranks, lambda rank, ex: interp.run(graphs[rank], inputs, keep=graphs[rank].measured.values(), exchange=ex)
+    )
+    most = int(np.bincount(inputs["chosen"].reshape(-1)).max())
+    assert [int(*result.kept.values()) for result in found] == [most] * ranks
+    for graph in graphs:
+        assert products(graph, {routed.name: most}) == COUNT // ranks * most * 2 * WIDTH * INNER
+    wanted = np.zeros((12, WIDTH))
+    into, out = (w.astype(np.float64) for w in weights())
+    for row, place in product(range(12), range(2)):
+        expert = inputs["chosen"][row, place]
+        y = into[expert] @ inputs["x"][row].astype(np.float64)
+        wanted[row] += inputs["shares"][row, place] * (out[expert] @ (y / (1 + np.exp(-y))))
+    for result in in_lockstep(graphs, inputs, "float64"):
+        np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-12, atol=1e-12)
+    for result in found[1:]:
+        np.testing.assert_array_equal(result.outputs[0], found[0].outputs[0])
+
+
+@pytest.mark.parametrize("target", ["host", "cuda:sm_90"])
+def test_libraries_compute_the_rows_of_each_expert(target: str) -> None:
+    made = luminal.compile(mixture(12), target=target, emulate=target != "host")
+    for chosen in MANY.values():
+        inputs = given(chosen)
+        assert_computes(mixture(12), inputs, [made(**inputs)], terms=WIDTH + INNER + 2)
 
 
 @pytest.mark.parametrize("chosen", [np.array([[6]]), np.array([[1]]), np.array([[6], [1], [7]])])
