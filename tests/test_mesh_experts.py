@@ -19,9 +19,9 @@ from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.indexing import take
 from luminal.core.mesh import traffic
 from luminal.core.movement import transpose
-from luminal.core.types import f32, i64
+from luminal.core.types import f32, f64, i64
 from tests import mpi_support
-from tests.compiled_support import assert_computes
+from tests.compiled_support import exactly
 from tests.test_mesh import FREE
 
 COUNT, WIDTH, INNER, ROWS = 8, 16, 24, 3
@@ -94,9 +94,9 @@ def test_ranks_compute_what_is_routed_to_their_experts(ranks: int, routes: str) 
     work = [products(graph, {own.name: rows}) for graph, rows in zip(graphs, own_rows, strict=True)]
     assert sum(work) == products(whole, {}) == ROWS * 2 * 2 * WIDTH * INNER
     assert [w == 0 for w in work] == [rows == 0 for rows in own_rows]
-    (wanted,) = interp.run(whole, inputs, "float64").outputs
+    ((wanted, bound),) = exactly(whole, inputs, f64.eps)
     for result in in_lockstep(graphs, inputs, "float64"):
-        np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(result.outputs[0], wanted, rtol=0, atol=bound)
     for result in found[1:]:
         np.testing.assert_array_equal(result.outputs[0], found[0].outputs[0])
     assert traffic.sent(graphs[0])["tensor"].messages == ranks - 1  # the outputs, once
@@ -129,8 +129,9 @@ def test_of_many_rows_an_expert_computes_those_that_chose_it(ranks: int, routes:
         expert = inputs["chosen"][row, place]
         y = into[expert] @ inputs["x"][row].astype(np.float64)
         wanted[row] += inputs["shares"][row, place] * (out[expert] @ (y / (1 + np.exp(-y))))
+    ((_, bound),) = exactly(whole, inputs, f64.eps)
     for result in in_lockstep(graphs, inputs, "float64"):
-        np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(result.outputs[0], wanted, rtol=0, atol=bound)
     for result in found[1:]:
         np.testing.assert_array_equal(result.outputs[0], found[0].outputs[0])
 
@@ -140,7 +141,8 @@ def test_libraries_compute_the_rows_of_each_expert(target: str) -> None:
     made = luminal.compile(mixture(12), target=target, emulate=target != "host")
     for chosen in MANY.values():
         inputs = given(chosen)
-        assert_computes(mixture(12), inputs, [made(**inputs)], terms=WIDTH + INNER + 2)
+        ((wanted, bound),) = exactly(mixture(12), inputs)
+        np.testing.assert_allclose(made(**inputs), wanted, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("chosen", [np.array([[6]]), np.array([[1]]), np.array([[6], [1], [7]])])
@@ -149,9 +151,9 @@ def test_one_expert_of_each_row(chosen: np.ndarray) -> None:
     whole, inputs = mixture(len(chosen), 1), given(chosen)
     graphs = [rank["main"] for rank in meshes.divided({"main": whole}, {"tensor": 2}, BY_NUMBER).ranks]
     assert graphs[0].measured
-    (wanted,) = interp.run(whole, inputs, "float64").outputs
+    ((wanted, bound),) = exactly(whole, inputs, f64.eps)
     for result in in_lockstep(graphs, inputs, "float64"):
-        np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(result.outputs[0], wanted, rtol=0, atol=bound)
 
 
 def test_rows_are_divided_along_one_axis_and_experts_along_the_other() -> None:
@@ -160,11 +162,11 @@ def test_rows_are_divided_along_one_axis_and_experts_along_the_other() -> None:
     graphs = [rank["main"] for rank in meshes.divided({"main": whole}, {"data": 2, "tensor": 2}, shard).ranks]
     assert graphs[0].measured
     parts = [{name: value[2 * half : 2 * half + 2] for name, value in inputs.items()} for half in (0, 0, 1, 1)]
-    (wanted,) = interp.run(whole, inputs, "float64").outputs
+    ((wanted, bound),) = exactly(whole, inputs, f64.eps)
     found = exchange.lockstep(4, lambda rank, ex: interp.run(graphs[rank], parts[rank], "float64", exchange=ex))
     for rank, result in enumerate(found):
         rows = slice(2 * (rank // 2), 2 * (rank // 2) + 2)
-        np.testing.assert_allclose(result.outputs[0], wanted[rows], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(result.outputs[0], wanted[rows], rtol=0, atol=bound)
 
 
 def test_an_expert_that_is_not_there_fails_on_all_ranks() -> None:
@@ -226,7 +228,8 @@ def test_libraries_of_ranks_that_own_all_or_none(ranks: int, tmp_path: Path) -> 
         done = mpi_support.mpirun(ranks, RANK, folder, tmp_path / f"{routes}.npz", output, 2, "none")
         assert done.returncode == 0, done.stderr
         found = [np.load(f"{output}.{rank}.{run}.npy") for rank in range(ranks) for run in range(2)]
-        assert_computes(mixture(), inputs, [found[0]], terms=WIDTH + INNER + 2)
+        ((wanted, bound),) = exactly(mixture(), inputs)
+        np.testing.assert_allclose(found[0], wanted, rtol=0, atol=bound)
         for each in found[1:]:
             np.testing.assert_array_equal(each.view(np.uint32), found[0].view(np.uint32))
 
