@@ -12,7 +12,7 @@ simplify to ``b``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias, Union
 
@@ -32,11 +32,12 @@ class Atom:
 
 @dataclass(frozen=True)
 class Var(Atom):
-    """A named integer in ``lo .. hi`` (both inclusive; ``hi`` may be symbolic)."""
+    """A named integer in ``lo .. hi`` (both inclusive; ``hi`` may be symbolic); ``usual``, where that is known."""
 
     name: str
     lo: int
     hi: Int
+    usual: int | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return self.name

@@ -198,9 +198,9 @@ def measuring_inside() -> Iterator[Measured]:
         _measuring.reset(token)
 
 
-def measure(count: Node, upper: int, name: str = "found", lower: int = 0) -> Int:
+def measure(count: Node, upper: int, name: str = "found", lower: int = 0, usual: int | None = None) -> Int:
     """A dimension called ``name`` (numbered if taken) whose size is the value of ``count``, one int64 in
-    ``lower .. upper``; an int if ``count`` is a constant.
+    ``lower .. upper``, often the ``usual`` one; an int if ``count`` is a constant.
 
     Raises UnsupportedError outside of a ``measuring`` block.
     """
@@ -212,13 +212,13 @@ def measure(count: Node, upper: int, name: str = "found", lower: int = 0) -> Int
         return int(count.attr.array)
     for table in tables:  # what is measured around a body is known in it
         for known, node in table.items():
-            if node is count and (known.lo, known.hi) == (lower, upper):
+            if node is count and (known.lo, known.hi, known.usual) == (lower, upper, usual):
                 return sym.expr(known)
     wanted, number = name, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)
-    size = sym.Var(name, lower, upper)
+    size = sym.Var(name, lower, upper, usual=usual)
     tables[-1][size] = count
     return sym.expr(size)
 

@@ -70,9 +70,13 @@ def least(size: Int) -> int:
 
 
 def typical(size: Int) -> int:
-    """A representative number for a size: itself, or the geometric mean of its bounds."""
+    """A representative number for a size: itself, or the geometric mean of its bounds, where symbols that have a usual
+    value have that."""
     if isinstance(size, int):
         return size
+    usual = {v: v.usual for v in sym.variables(size) if v.usual is not None}
+    if usual:
+        return typical(sym.substitute(size, usual))
     low, high = sym.lower(size), sym.upper(size)
     if low is None or high is None:
         return 128

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import luminal
+from luminal.comparison import measure
 from luminal.core import interp, types
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph
@@ -52,6 +53,17 @@ def assert_computes(graph: Graph, inputs: Mapping[str, Array], found: Sequence[A
             scale = float(np.abs(reference[finite]).max(initial=1.0))
             worst = float(np.abs(wide[finite] - reference[finite]).max(initial=0.0))
             assert worst <= 4 * np.sqrt(terms) * eps * scale, f"{name} ({mode}): {worst} of {scale}"
+
+
+def exactly(graph: Graph, inputs: Mapping[str, Array], unit: float = types.f32.eps) -> list[tuple[Array, float]]:
+    """The outputs of ``graph`` in float64, each with how far any order of its sums may be off: as its longest path
+    rounds, to ``unit``, in values as large as its largest."""
+    wanted = interp.run(graph, inputs, "float64").outputs
+    bounds = measure.rounding(graph.roots, {})
+    return [
+        (value, bounds[node].bound * unit / types.f32.eps * float(np.abs(value).max(initial=0.0)))
+        for node, value in zip(graph.results, wanted, strict=True)
+    ]
 
 
 def error(found: Array, reference: Array) -> float:

@@ -20,8 +20,9 @@ from luminal.core.schedule.fusion import order
 from luminal.core.schedule.program import interpreter
 from luminal.core.schedule.program.ir import Exchange, Wait
 from luminal.core.target import ALL
-from luminal.core.types import f32, i64
+from luminal.core.types import f32, f64, i64
 from luminal.frontends.fx import export
+from tests.compiled_support import exactly
 
 GROUP = ops.Group("x", 2)
 FREE = "10000GB/s,1ns"  # a link over which even models as small as these are divided
@@ -104,9 +105,9 @@ def test_ranks_compute_what_one_does(kind: str, mesh: dict[str, int]) -> None:
     name = graph.inputs[0].attr.name
     found = meshes.divided({"main": graph}, mesh, SHARDS.get(kind, "auto"), FREE)
     graphs = [rank["main"] for rank in found.ranks]
-    (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
+    ((expected, bound),) = exactly(graph, {name: x.numpy()}, f64.eps)
     for output in in_lockstep(graphs, [{name: x.numpy()}] * len(graphs), "float64"):
-        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=bound)
     assert any(node.op is ops.EXCHANGE for node in traverse.topological(graphs[0].roots))
 
 
@@ -138,11 +139,11 @@ def test_experts_are_divided_by_their_number_where_it_is_asked_for(ranks: int) -
         assert [cut.split(" in ")[0] for cut in found.cuts["main"][weight]] == ["axis 0"]
     (part,) = meshes.plans(*asked).values()
     assert sum(weight.of(1).attr.nbytes for weight in part.weights.values()) < 1.1 * 2 * 8 * 16 * 64 * 4 / ranks
-    (expected,) = interp.run(graph, {name: x.numpy()}, "float64").outputs
+    ((expected, bound),) = exactly(graph, {name: x.numpy()}, f64.eps)
     graphs = [rank["main"] for rank in found.ranks]
     outputs = in_lockstep(graphs, [{name: x.numpy()}] * ranks, "float64")
     for output in outputs:
-        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=bound)
         np.testing.assert_array_equal(output, outputs[0])
     # What moves is activations, not matrices.
     assert traffic.sent(graphs[0])["tensor"].bytes < 6 * 2 * 16 * 64 * 4
@@ -175,9 +176,8 @@ def test_placements_that_are_asked_for_are_kept() -> None:
     graphs = [rank["main"] for rank in found.ranks]
     assert graphs[0].inputs[0].shape == (1, 3, 8, 8)
     halves = [{name: half} for half in np.split(x.numpy(), 2)]
-    with torch.no_grad():
-        expected = module(x).numpy()
-    np.testing.assert_allclose(np.concatenate(in_lockstep(graphs, halves)), expected, rtol=1e-5, atol=1e-5)
+    ((expected, bound),) = exactly(graph, {name: x.numpy()})
+    np.testing.assert_allclose(np.concatenate(in_lockstep(graphs, halves)), expected, rtol=0, atol=bound)
     assert traffic.sent(graphs[0]) == {"data": traffic.Traffic()}
 
 
@@ -195,10 +195,12 @@ def test_gradients_over_a_divided_batch_are_added_up() -> None:
     found = meshes.divided({"main": made}, {"data": 2}, {batch.attr.name: {"data": 0}})
     graphs = [rank["main"] for rank in found.ranks]
     inputs = [{weight.attr.name: w.numpy(), batch.attr.name: half} for half in np.split(x.numpy(), 2)]
-    w.requires_grad_()
-    loss(w, x).backward()
+    whole = {weight.attr.name: w.numpy(), batch.attr.name: x.numpy()}
+    ((_, bound),) = exactly(made, whole)
+    w = w.double().requires_grad_()
+    loss(w, x.double()).backward()
     for output in in_lockstep(graphs, inputs):
-        np.testing.assert_allclose(output, w.grad.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(output, w.grad.numpy(), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +236,10 @@ def test_an_exchange_begins_early_and_is_waited_for_late() -> None:
     assert waited > begun + 1, kinds
     inputs = [np.random.default_rng(rank).random((2, 64), np.float32) for rank in range(2)]
     found = exchange.lockstep(2, lambda rank, ex: interpreter.run(program, {"x": inputs[rank]}, {}, exchange=ex))
-    sums = np.stack([(x * x).sum(1) for x in inputs])
+    sums = np.stack([(x.astype(np.float64) ** 2).sum(1) for x in inputs])
     for rank in range(2):
-        np.testing.assert_allclose(found[rank]["far"], sums[:, rank] + 1, rtol=1e-6)
+        # A sum of 64 squares, and one more rounding.
+        np.testing.assert_allclose(found[rank]["far"], sums[:, rank] + 1, rtol=np.sqrt(64 + 2) * f32.eps / 2)
     assert isinstance(program.entries[0].steps[begun], Exchange) and isinstance(program.entries[0].steps[waited], Wait)
 
 

@@ -19,14 +19,14 @@ from luminal.core.symbolic import Int
 from luminal.core.types import bool_, i64
 
 
-def measured(count: Node, size: Int, name: str) -> Int:
-    """``count`` as a size, at most ``size``; a number where it is known. Raises ShapeError where ``size`` has no upper
-    bound."""
+def measured(count: Node, size: Int, name: str, usual: int | None = None) -> Int:
+    """``count`` as a size, at most ``size``, often the ``usual`` one; a number where it is known. Raises ShapeError
+    where ``size`` has no upper bound."""
     most = sym.upper(size)
     if most is None:
         raise ShapeError(f"{name}: expected a size that has an upper bound, found {size}")
     known = interp.constant_value(count)
-    return ir.measure(count, most, name) if known is None else int(known)
+    return ir.measure(count, most, name, usual=usual) if known is None else int(known)
 
 
 def numbers(first: Node, limit: Node, step: int, bounds: tuple[int, int], name: str = "range") -> Node:
@@ -43,14 +43,15 @@ def numbers(first: Node, limit: Node, step: int, bounds: tuple[int, int], name: 
     return cast(iota(ir.measure(count, most, name, least)) * step + begin, first.dtype)
 
 
-def places(condition: Node, name: str = "found") -> Node:
-    """The positions (int64) at which a flat ``condition`` holds, ascending; the size of the result is called ``name``.
+def places(condition: Node, name: str = "found", usual: int | None = None) -> Node:
+    """The positions (int64) at which a flat ``condition`` holds, ascending; the size of the result is called ``name``,
+    and is often the ``usual`` one.
 
     Raises ShapeError where the condition has no known largest size.
     """
     (size,) = condition.shape
     kept, count = _kept(condition)
-    return slice_(kept, 0, 0, measured(count, size, name))
+    return slice_(kept, 0, 0, measured(count, size, name, usual))
 
 
 def _kept(condition: Node) -> tuple[Node, Node]:

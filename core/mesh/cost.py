@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from luminal.core import ops
 from luminal.core.ir import Node
-from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split
+from luminal.core.mesh.placement import WHOLE, Owned, Partial, Placement, Split
 from luminal.core.ops import Kind
 from luminal.core.sizes import typical
 
@@ -35,7 +36,7 @@ def bytes_of(node: Node) -> int:
     return max(typical(node.size), 0) * node.dtype.itemsize
 
 
-def work(node: Node, is_product: bool, parts: int, rates: Rates) -> float:
+def work(node: Node, is_product: bool, parts: float, rates: Rates) -> float:
     """Seconds that a rank takes for one of ``parts`` of ``node``; ``is_product``: it is summed as it is made."""
     if node.op.kind in (Kind.SOURCE, Kind.VIEW):
         return 0.0
@@ -47,12 +48,29 @@ def work(node: Node, is_product: bool, parts: int, rates: Rates) -> float:
     return elements / rates.elements
 
 
+def shares(placement: Placement, ranks: int) -> float:
+    """In how many equal shares the work on a value that lies so is divided. Of positions of which each rank is equally
+    likely to own one, as many count as the mean and a standard deviation."""
+    if not isinstance(placement, Owned):
+        return ranks
+    count = max(typical(placement.lookup.index.size), 1)
+    mean = count / ranks
+    return count / (mean + math.sqrt(mean * (1 - 1 / ranks)))
+
+
 def conversion(node: Node, before: Placement, after: Placement, ranks: int, link: Link, rates: Rates) -> float:
     """Seconds until a value that lies as ``before`` lies as ``after``; infinite where it cannot."""
     if before == after:
         return 0.0
     size = bytes_of(node)
     part, others = size / ranks, (ranks - 1) / ranks
+    if isinstance(after, Owned):
+        return conversion(node, before, WHOLE, ranks, link, rates) + size / shares(after, ranks) / rates.memory
+    if isinstance(before, Owned):
+        if node.dtype.is_bool:
+            return float("inf")
+        partial = Partial("sum")
+        return size / rates.memory + conversion(node, partial, after, ranks, link, rates)
     if before == WHOLE:
         return part / rates.memory if isinstance(after, Split) else float("inf")
     if isinstance(after, Partial):

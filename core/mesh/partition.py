@@ -12,9 +12,9 @@ from luminal.core import symbolic as sym
 from luminal.core.data import Array
 from luminal.core.decompose.compare import equal
 from luminal.core.ir import Graph, Node, Shape, State
+from luminal.core.mesh import owned, views
 from luminal.core.mesh import placement as where
-from luminal.core.mesh import views
-from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split
+from luminal.core.mesh.placement import WHOLE, Lookup, Owned, Partial, Placement, Split
 from luminal.core.mesh.plan import Plan
 from luminal.core.ops import Group, Kind
 
@@ -63,21 +63,22 @@ def divided(
     """What a rank of ``group`` runs of ``graph``, as ``plan`` says, and the weights that it reads."""
     found = _Ranks(plan, group, weights, dict(graph.origins))
     order = traverse.topological(graph.roots, graph.measured)
-    for node in order:
-        with ir.originating(found.origins, *found.origins.get(node, ())):
+    own: ir.Measured = {}  # how much each rank owns
+    with ir.measuring(own, [dim.name for dim in graph.dims]):
+        for node in order:
             found.build(node)
-    inputs = tuple(found.input(node) for node in graph.inputs)
-    roots = []
-    for node, placement in zip(graph.roots, plan.wanted, strict=True):
-        with ir.originating(found.origins, *found.origins.get(node, ())):
-            roots.append(found.at(node, placement))
+        inputs = tuple(found.input(node) for node in graph.inputs)
+        roots = []
+        for node, placement in zip(graph.roots, plan.wanted, strict=True):
+            with ir.originating(found.origins, *found.origins.get(node, ())):
+                roots.append(found.at(node, placement))
     states = tuple(_state(state, found) for state in graph.states)
     names = {found.made[node]: name for node, name in graph.names.items() if node in found.made}
     made = graph.computing(
         roots, inputs=inputs, origins=found.origins, names=names, states=states,
         mesh=(*graph.mesh, (group.axis, group.size)),
     )  # fmt: skip
-    return made, found.weights
+    return replace(made, measured={**made.measured, **own}, dims=(*made.dims, *own)), found.weights
 
 
 def _state(state: State, found: _Ranks) -> State:
@@ -98,6 +99,7 @@ class _Ranks:
         self.made: dict[Node, Node] = {}
         self.moved: dict[tuple[Node, Placement], Node] = {}
         self.weights: dict[Node, Weight] = {}
+        self.owned: dict[Lookup, owned.Own] = {}
 
     def input(self, node: Node) -> Node:
         mode = self.plan.modes.get(node)
@@ -108,6 +110,11 @@ class _Ranks:
 
     def build(self, node: Node) -> None:
         """Makes a rank's part of ``node``, in the mode of the plan."""
+        if node not in self.made:  # what says who owns an element is made before it
+            with ir.originating(self.origins, *self.origins.get(node, ())):
+                self._build(node)
+
+    def _build(self, node: Node) -> None:
         mode = self.plan.modes[node]
         if node in self.given:
             self.made[node] = self._weight(node, mode.result)
@@ -132,6 +139,8 @@ class _Ranks:
         self, node: Node, operands: Sequence[Node], given: Sequence[Placement], result: Placement
     ) -> Node:  # fmt: skip
         op, attr = node.op, node.attr
+        if isinstance(result, Owned):
+            return self._of_own(node, operands, given, result)
         if op is ops.VIEW:
             view = views.viewed(node, given[0], result, self.size)
             assert view is not None, node
@@ -159,15 +168,38 @@ class _Ranks:
         assert isinstance(split, Split)
         table, index = operands
         axis, failure = node.attr.axis, node.attr.failure
-        everywhere = np.arange(node.inputs[0].shape[axis])
-        owners = everywhere // split.inner % self.size
-        places = everywhere // (self.size * split.inner) * split.inner + everywhere % split.inner
-        # These are looked up, too, so that an index that is out of range fails on all ranks.
-        there, owner = (ir.gather(ir.constant(x), index, 0, failure) for x in (places, owners))
+        lookup = Lookup(index, node.inputs[0].shape[axis], split.inner, failure)
+        owner, there = owned.places(lookup, index, self.size)
         found = ir.gather(table, there, axis, failure)
-        is_own = equal(owner, ir.expand(self._exchange("part", ir.iota(self.size)), index.shape))
+        is_own = equal(owner, ir.expand(self._me(), index.shape))
         over = ir.axes(found.shape)[axis : axis + index.rank]
         return ir.select(ir.view(is_own, found.shape, over), found, 0.0)
+
+    def _me(self) -> Node:
+        """The number of this rank."""
+        return self._exchange("part", ir.iota(self.size))
+
+    def _of_own(self, node: Node, operands: Sequence[Node], given: Sequence[Placement], result: Owned) -> Node:
+        """What a rank owns of ``node``."""
+        op, attr, own = node.op, node.attr, self._own(result)
+        if op is ops.VIEW:
+            return owned.viewed(node, operands[0], given[0], result, own)
+        if op is ops.GATHER:
+            return ir.gather(operands[0], own.there, attr.axis, attr.failure)
+        if op.kind is Kind.REDUCE:
+            (operand,) = given
+            assert isinstance(operand, Owned)
+            axes = where.merged(tuple(range(node.inputs[0].rank)), operand.axes, -1)
+            return ir.reduce(op, operands[0], [axes.index(k) for k in attr.axes])
+        return ir.elementwise(op, *operands, attr=attr)
+
+    def _own(self, placement: Owned) -> owned.Own:
+        lookup = placement.lookup
+        if lookup not in self.owned:
+            for node in traverse.topological([lookup.index]):
+                self.build(node)
+            self.owned[lookup] = owned.own(lookup, self.at(lookup.index, WHOLE), self._me(), self.size)
+        return self.owned[lookup]
 
     # ---- from one placement to another ---------------------------------------------------------------------------
 
@@ -186,6 +218,13 @@ class _Ranks:
 
     def _moved(self, x: Node, shape: Shape, before: Placement, after: Placement) -> Node:
         """``x``, a rank's part of a value of that whole shape."""
+        if isinstance(after, Owned):
+            return owned.taken(self._moved(x, shape, before, WHOLE), after, self._own(after))
+        if isinstance(before, Owned):
+            partial = owned.given_back(x, shape, before, self._own(before))
+            return self._moved(partial, shape, Partial("sum"), after)
+        if before == after:
+            return x
         if before == WHOLE and isinstance(after, Split):
             return self._exchange("part", self._by_rank(x, shape, after))
         if isinstance(before, Split) and after == WHOLE:

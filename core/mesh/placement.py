@@ -1,4 +1,5 @@
-"""Where a value lies along one axis of a mesh: whole on each rank, split along one of its axes, or as partial results.
+"""Where a value lies along one axis of a mesh: whole on each rank, split along one of its axes, owned, or as partial
+results.
 
 A device axis is an axis: a split one has a digit that says which rank holds an element. An axis of ``n`` positions that
 is split among P ranks with ``inner`` positions each is ``n/(P*inner)`` by P by ``inner``; so parts of what was joined,
@@ -7,12 +8,14 @@ three matrices beside each other, say, stay split alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from luminal.core import ir
 from luminal.core import symbolic as sym
-from luminal.core.ir import Shape
+from luminal.core.ir import Node, Shape
+from luminal.core.ops import Failure
 from luminal.core.symbolic import Int, Var
 
 
@@ -45,7 +48,35 @@ class Partial:
         return f"partial {self.by}"
 
 
-Placement: TypeAlias = Whole | Split | Partial
+@dataclass(frozen=True)
+class Lookup:
+    """Positions, ``index``, of which each looks up something along an axis of a table. A rank has ``inner`` of the
+    ``extent`` positions of that axis in turn, and owns what looks these up. ``failure`` says how a run fails where a
+    position is out of range."""
+
+    index: Node
+    extent: int
+    inner: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A rank has what belongs to the positions of ``lookup`` that it owns, in their order: those are along as many axes
+    as the index has, from ``axis`` on, which are one axis of what the rank has, as long as data decides."""
+
+    axis: int
+    lookup: Lookup
+
+    @property
+    def axes(self) -> range:
+        return range(self.axis, self.axis + self.lookup.index.rank)
+
+    def __str__(self) -> str:
+        return f"owned along axis {self.axis}"
+
+
+Placement: TypeAlias = Whole | Split | Partial | Owned
 WHOLE = Whole()
 
 RANK = "rank of the mesh"  # the variable that stands for a rank in indices
@@ -54,6 +85,19 @@ RANK = "rank of the mesh"  # the variable that stands for a rank in indices
 def rank(size: int) -> Int:
     """The number of a rank among ``size``, as a variable."""
     return sym.expr(Var(RANK, 0, size - 1))
+
+
+def flat(shape: Shape, over: Sequence[Int]) -> Int:
+    """The position, in row-major order, of ``over`` in ``shape``."""
+    place: Int = 0
+    for extent, axis in zip(shape, over, strict=True):
+        place = place * extent + axis
+    return place
+
+
+def merged(shape: Shape, axes: range, extent: Int) -> Shape:
+    """``shape`` with one axis of that extent in the place of ``axes``."""
+    return (*shape[: axes.start], extent, *shape[axes.stop :])
 
 
 def splits(shape: Shape, size: int) -> list[Split]:
@@ -67,6 +111,8 @@ def splits(shape: Shape, size: int) -> list[Split]:
 
 def fits(placement: Placement, shape: Shape, size: int) -> bool:
     """Whether a value of that shape can lie so."""
+    if isinstance(placement, Owned):
+        return placement.axes.stop <= len(shape)
     if not isinstance(placement, Split):
         return True
     extent = shape[placement.axis] if placement.axis < len(shape) else 0

@@ -13,7 +13,7 @@ from luminal.core.ir import Graph, Node
 from luminal.core.mesh import cost, rules
 from luminal.core.mesh.choose import Problem
 from luminal.core.mesh.cost import Link, Rates
-from luminal.core.mesh.placement import WHOLE, Placement
+from luminal.core.mesh.placement import WHOLE, Placement, Split
 from luminal.core.mesh.rules import Mode
 from luminal.core.ops import Kind
 
@@ -48,7 +48,7 @@ def planned(
         # What differs at first is a parameter, which is read as a whole unless somebody says otherwise.
         if state.input not in given and bool((first == first[:1]).all()):
             del settled[state.input]
-    found = rules.candidates(order, size, settled)
+    found = rules.candidates(order, size, settled, weights)
     readers = traverse.users(graph.roots)
     kept = {**weights, **{state.input: None for state in graph.states}}  # a rank has to have room for it
     problem = Problem()
@@ -87,7 +87,7 @@ def planned(
 def _own(
     node: Node, mode: Mode, is_product: bool, size: int, rates: Rates, kept: Mapping[Node, Placement | None]
 ) -> float:  # fmt: skip
-    parts = size if mode.shared else 1
+    parts = cost.shares(mode.result, size) if mode.shared else 1
     if node in kept:
         held = 0.0 if kept[node] == mode.result else rates.held
         return cost.bytes_of(node) * (1 + held) / parts / rates.memory
@@ -99,4 +99,4 @@ def _moving(
 ) -> float:  # fmt: skip
     if not free:
         return cost.conversion(node, before, after, size, link, rates)
-    return 0.0 if before in (after, WHOLE) else float("inf")
+    return 0.0 if before == after or (before == WHOLE and isinstance(after, Split)) else float("inf")

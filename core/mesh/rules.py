@@ -6,15 +6,16 @@ whether a rank can compute its part of the result of such parts of the operands 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from luminal.core import constants, ops
+from luminal.core import constants, ops, traverse
+from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.mesh import placement as where
 from luminal.core.mesh import views
-from luminal.core.mesh.placement import WHOLE, Partial, Placement, Split, Whole
+from luminal.core.mesh.placement import WHOLE, Lookup, Owned, Partial, Placement, Split, Whole
 from luminal.core.ops import Kind
 from luminal.core.types import DType
 
@@ -38,9 +39,14 @@ class Mode:
         return list(dict.fromkeys(p for x, p in zip(node.inputs, self.operands, strict=True) if x is operand))
 
 
-def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]) -> dict[Node, tuple[Placement, ...]]:
+def candidates(
+    order: Sequence[Node], size: int, given: Mapping[Node, Placement], weights: Collection[Node] = ()
+) -> dict[Node, tuple[Placement, ...]]:
     """For each node, how its value may lie: whole; split along an axis; and what follows of how others may lie.
-    ``given`` are those that are settled: of tables alone that are, each rank looks up what it has of a split axis."""
+    ``given`` are those that are settled: of tables alone that are, or that are matrices and made of ``weights``, each
+    rank looks up what it has of a split axis."""
+    tables = _tables(order, given, weights)
+    before: dict[Node, set[Node]] = {}  # of a look-up's index, what it depends on
     found: dict[Node, dict[Placement, None]] = {node: {} for node in order}
     waiting: list[Node] = []
     readers: dict[Node, list[Node]] = {node: [] for node in order}
@@ -53,7 +59,17 @@ def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]
             known = found[node]
             if node in given and placement != given[node]:
                 continue
+            if isinstance(placement, Owned):
+                index = placement.lookup.index
+                if index not in before:
+                    before[index] = set(traverse.topological([index]))
+                if node in before[index]:
+                    continue  # it is needed to know who owns it
             if placement not in known and len(known) < MOST and where.fits(placement, node.shape, size):
+                known[placement] = None
+                waiting.append(node)
+                if isinstance(placement, Owned) and node.dtype.is_float:
+                    known[Partial("sum")] = None  # with zeros in the place of others' elements
                 known[placement] = None
                 waiting.append(node)
 
@@ -63,8 +79,8 @@ def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]
             add(node, where.splits(node.shape, size))
 
     def follow(reader: Node, placements: Iterable[Placement]) -> None:
-        in_parts = reader.op is ops.GATHER and reader.inputs[0] not in given
-        add(reader, (p for p in placements if not (in_parts and isinstance(p, Partial))))
+        in_parts = reader.op is ops.GATHER and reader.inputs[0] not in tables
+        add(reader, (p for p in placements if not (in_parts and isinstance(p, Partial | Owned))))
 
     for node in order:
         for reader in readers[node]:
@@ -79,6 +95,14 @@ def candidates(order: Sequence[Node], size: int, given: Mapping[Node, Placement]
         for number, operand in enumerate(node.inputs):
             add(operand, (p for x in placements for p in backward(node, number, x, size)))
     return {node: tuple(placements) for node, placements in found.items()}
+
+
+def _tables(order: Sequence[Node], given: Mapping[Node, Placement], weights: Collection[Node]) -> set[Node]:
+    found = {node for node in order if node in weights or node.op is ops.CONSTANT}
+    for node in order:
+        if node.inputs and (node.op is ops.VIEW or node.op.kind is Kind.ELEMENTWISE) and found.issuperset(node.inputs):
+            found.add(node)
+    return {*given, *(node for node in found if node.rank > 2)}
 
 
 def _partials(node: Node, operand: Node, placements: Iterable[Split]) -> Iterator[Placement]:
@@ -97,6 +121,11 @@ def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[
     elif isinstance(operand, Partial):
         if op in (ops.MUL, ops.SUM_REDUCE, ops.ADD, ops.MAX, ops.MAX_REDUCE, ops.CONTIGUOUS, ops.EXCHANGE):
             yield operand
+    elif isinstance(operand, Owned):
+        if op.kind is Kind.ELEMENTWISE or op is ops.CONTIGUOUS:
+            yield operand
+        elif op.kind is Kind.REDUCE and not set(operand.axes).intersection(node.attr.axes):
+            yield Owned(operand.axis - sum(a < operand.axis for a in node.attr.axes), operand.lookup)
     elif isinstance(operand, Split):
         axis = operand.axis
         if op.kind is Kind.ELEMENTWISE or op is ops.CONTIGUOUS:
@@ -110,8 +139,11 @@ def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[
             moved = _gathered(node, number, axis)
             if moved is not None:
                 yield Split(moved, operand.inner)
-            elif node.dtype.is_float:
-                yield Partial("sum")
+            else:
+                if node.dtype.is_float:
+                    yield Partial("sum")
+                if (lookup := _lookup(node, operand)) is not None:
+                    yield Owned(axis, lookup)
         elif op is ops.SCATTER:
             moved = _scattered(node, number, axis)
             if moved is not None:
@@ -127,11 +159,23 @@ def forward(node: Node, number: int, operand: Placement, size: int) -> Iterator[
                 yield Split(moved, operand.inner)
 
 
+def _lookup(node: Node, table: Split) -> Lookup | None:
+    """The look-up of a gather in a table that is split along the axis of the positions; None where a rank cannot have
+    room for what it owns."""
+    index, extent = node.inputs[1], node.inputs[0].shape[node.attr.axis]
+    if not index.rank or sym.upper(index.size) is None or not isinstance(extent, int):
+        return None
+    return Lookup(index, extent, table.inner, node.attr.failure)
+
+
 def backward(node: Node, number: int, result: Placement, size: int) -> Iterator[Placement]:
     """How operand ``number`` of ``node`` may lie where the result lies so."""
     op = node.op
     if op is ops.VIEW:
         yield from views.operands(node, result, size)
+    elif isinstance(result, Owned):
+        if op.kind is Kind.ELEMENTWISE or op is ops.CONTIGUOUS:
+            yield result
     elif isinstance(result, Split):
         if op.kind is Kind.ELEMENTWISE or op in (ops.CONTIGUOUS, ops.SORT):
             yield result
@@ -167,7 +211,7 @@ def _is_shared(node: Node, operands: Sequence[Placement], result: Placement) -> 
     """Whether each rank computes other elements, rather than all of them, of partial values, say."""
     if isinstance(result, Partial) and node.op is not ops.GATHER:
         return any(isinstance(operand, Split) for operand in operands)
-    return isinstance(result, Split)
+    return isinstance(result, Split | Owned)
 
 
 def _operands(
@@ -180,12 +224,18 @@ def _operands(
             yield ()
     elif op is ops.VIEW:
         for operand in known[node.inputs[0]]:
-            if views.viewed(node, operand, result, size) is not None:
+            if isinstance(result, Owned):
+                fits = isinstance(operand, Whole | Owned) and views.picked(node, operand, result) is not None
+            else:
+                fits = not isinstance(operand, Owned) and views.viewed(node, operand, result, size) is not None
+            if fits:
                 yield (operand,)
     elif isinstance(result, Whole):
         yield (WHOLE,) * count
     elif isinstance(result, Partial):
         yield from _partial_operands(node, result, known)
+    elif isinstance(result, Owned):
+        yield from _owned_operands(node, result, known)
     elif op.kind is Kind.ELEMENTWISE or op in (ops.CONTIGUOUS, ops.SORT):
         if op is not ops.SORT or result.axis != node.rank - 1:
             yield (result,) * count
@@ -226,6 +276,22 @@ def _partial_operands(
         for split in known[node.inputs[1]]:  # a rank adds its own elements to zeros
             if isinstance(split, Split):
                 yield WHOLE, split, Split(node.attr.axis + split.axis, split.inner)
+
+
+def _owned_operands(
+    node: Node, result: Owned, known: Mapping[Node, Sequence[Placement]]
+) -> Iterator[tuple[Placement, ...]]:
+    op = node.op
+    if op.kind is Kind.ELEMENTWISE or op is ops.CONTIGUOUS:
+        yield (result,) * len(node.inputs)
+    elif op is ops.GATHER and result.axis == node.attr.axis and result.lookup.index is node.inputs[1]:
+        for split in known[node.inputs[0]]:
+            if isinstance(split, Split) and split.axis == node.attr.axis and _lookup(node, split) == result.lookup:
+                yield split, WHOLE
+    elif op.kind is Kind.REDUCE:
+        for operand in known[node.inputs[0]]:
+            if isinstance(operand, Owned) and result in list(forward(node, 0, operand, 0)):
+                yield (operand,)
 
 
 def combines(dtype: DType, op: ops.Op) -> bool:

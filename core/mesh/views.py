@@ -9,7 +9,7 @@ from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.mesh import placement as where
-from luminal.core.mesh.placement import RANK, WHOLE, Partial, Placement, Split
+from luminal.core.mesh.placement import RANK, WHOLE, Owned, Partial, Placement, Split
 from luminal.core.symbolic import Int, Var
 
 
@@ -18,6 +18,7 @@ def viewed(node: Node, operand: Placement, result: Placement, size: int) -> Node
     """The view ``node`` of a rank's part of the operand, an input of that shape, as the rank's part of the result; None
     where another rank's elements would be needed."""
     attr = node.attr
+    assert not isinstance(operand, Owned) and not isinstance(result, Owned)
     if isinstance(operand, Partial):
         zero = not any(attr.fill)
         fine = result == operand and (not attr.valid or (operand.by == "sum" and zero))
@@ -39,10 +40,33 @@ def viewed(node: Node, operand: Placement, result: Placement, size: int) -> Node
     return ir.view(given, where.local(node.shape, result, size), index, valid, attr.fill)
 
 
+@lru_cache(maxsize=1 << 15)
+def picked(node: Node, operand: Placement, result: Owned) -> range | None:
+    """The axes of the operand of the view ``node`` of which a rank reads what it owns of the result, and nothing else
+    along them; None where it reads other elements, or those of other ranks. ``operand`` is whole or owned."""
+    attr, shape = node.attr, node.inputs[0].shape
+    over = [ir.axes(node.shape)[k] for k in result.axes]
+    own = {v for axis in over for v in sym.variables(axis)}
+    others = {v for axis in ir.axes(node.shape) for v in sym.variables(axis)} - own
+    if any(own.intersection(sym.variables(e)) for e in attr.valid):
+        return None
+    moved = [k for k, e in enumerate(attr.index) if own.intersection(sym.variables(e))]
+    if isinstance(operand, Owned):
+        axes = operand.axes
+        here = where.flat(tuple(shape[k] for k in axes), [attr.index[k] for k in axes])
+        there = where.flat(tuple(node.shape[k] for k in result.axes), over)
+        return axes if operand.lookup == result.lookup and here == there and set(moved) <= set(axes) else None
+    axes = range(moved[0], moved[-1] + 1) if moved else range(0)
+    crossed = any(others.intersection(sym.variables(attr.index[k])) for k in axes)
+    return None if operand != WHOLE or crossed else axes
+
+
 def results(node: Node, operand: Placement, size: int) -> Iterator[Placement]:
     """How the result of the view ``node`` may lie where its operand lies so."""
     if isinstance(operand, Partial):
         yield operand
+    if isinstance(operand, Owned):
+        yield from _owned_results(node, operand)
     if not isinstance(operand, Split):
         return
     index = node.attr.index[operand.axis]
@@ -51,6 +75,15 @@ def results(node: Node, operand: Placement, size: int) -> Iterator[Placement]:
             if _moved(node, index, {variable: step}) == operand.inner:
                 yield Split(axis, step)
                 break
+
+
+def _owned_results(node: Node, operand: Owned) -> Iterator[Placement]:
+    count = operand.lookup.index.rank
+    for axis in range(node.rank - count + 1):
+        result = Owned(axis, operand.lookup)
+        same = sym.product(node.shape[k] for k in result.axes) == operand.lookup.index.size
+        if same and picked(node, operand, result) is not None:
+            yield result
 
 
 def operands(node: Node, result: Placement, size: int) -> Iterator[Placement]:

@@ -104,8 +104,10 @@ class Decoder:
         if self.config.learned_positions:
             x = x + embedding(self.tensors["positions.weight"], at)
         left: dict[State, Node] = {}
-        for number in range(len(self.config.layers)):
-            x = self._layer(number, x, call, chosen, left)
+        measured: ir.Measured = {}
+        with ir.measuring(measured):
+            for number in range(len(self.config.layers)):
+                x = self._layer(number, x, call, chosen, left)
         scores = self._linear("head", self._norm("norm", x if drawn else last(x, 1), self.config.norm))
         if self.config.cap:
             scores = tanh(scores / self.config.cap) * self.config.cap
@@ -115,7 +117,7 @@ class Decoder:
         left |= {state: state.input for state in self.adapters.all()}
         choices = () if chosen is None else (chosen.number, chosen.strength)
         made = self._graph((tokens, start, *choices, *settings), results, left)
-        return replace(made, approximations=self.room.approximations)
+        return replace(made, dims=(*made.dims, *measured), measured=measured, approximations=self.room.approximations)
 
     def _drawn(self, scores: Node) -> tuple[tuple[Node, ...], tuple[tuple[str, Node], ...]]:
         """Of the logits ``[1, length, vocabulary]`` of a slot's tokens, the settings of a draw after each, and the
