@@ -3,7 +3,8 @@ its own that is handed values of earlier ones.
 
 Stages are chosen as Alpa does it (Zheng et al., OSDI 2022): of a run, the first micro-batch takes all stages one after
 the other, with what is sent between them, and each later one takes as long as the slowest stage. Views, and what
-constants decide alone, are computed where they are read, so they are never sent; inputs are on all ranks.
+constants decide alone, are computed where they are read, so they are never sent, and so is what takes less of inputs,
+which are on all ranks, than a message does, such as masks.
 
 A state belongs to the stage that computes its new value, which sends what it was to later ones that read it. Where the
 new value takes less work than a message does, of inputs and such states alone, each stage that reads it keeps it, and
@@ -123,13 +124,16 @@ class _Entry:
 
     def __init__(self, name: str, whole: Divided, alike: Collection[str], link: Link, rates: Rates) -> None:
         self.name, self.whole, self.graph = name, whole, whole.graph
+        self.own = [(state, node) for state, node in self.graph.left if state.name not in alike]
         self.link, self.rates = link, rates
         order = traverse.topological(self.graph.roots)
         self.sent = _sent_for(order, self.graph, alike)
         self.steps = _ordered([node for node in order if self.sent[node] is node], self.sent, self.graph)
         self.reads = _weights(order, self.sent, whole)
-        self.work = _work(self.steps, self.reads, whole, link, rates)
-        self.own = [(state, node) for state, node in self.graph.left if state.name not in alike]
+        readers = traverse.users(self.graph.roots)
+        products = {x for x in order if x.op is ops.MUL and all(y.op.kind is Kind.REDUCE for y in readers[x])}
+        self.work = _work(self.steps, self.reads, readers, products, link, rates)
+        self.again = self._again(order, products)
         self.stage: dict[Node, int] = {}
         self.crossings: dict[Node, Crossing] = {}
         self.outputs: dict[str, int] = {}
@@ -202,8 +206,7 @@ class _Entry:
         changes = [0.0] * (len(self.steps) + 1)
         for node, places in self._readers(place).items():
             if places:
-                size = cost.bytes_of(node)  # which is stored, sent, and read again
-                seconds = self.link.latency + size / self.link.bandwidth + 2 * size / self.rates.memory
+                seconds = self.again.get(node, self._message(node))
                 changes[place[node] + 1] += seconds
                 changes[max(places) + 1] -= seconds
         across = list(accumulate(changes))
@@ -212,6 +215,31 @@ class _Entry:
             for k in range(places[0] + 1, places[-1] + 1) if places else ():
                 across[k] = float("inf")
         return across
+
+    def _message(self, node: Node) -> float:
+        """Seconds that it takes to send a value, which is stored before, and read again."""
+        size = cost.bytes_of(node)
+        return self.link.latency + size / self.link.bandwidth + 2 * size / self.rates.memory
+
+    def _again(self, order: Sequence[Node], products: Collection[Node]) -> dict[Node, float]:
+        """The steps that each stage takes by itself which reads them, each with the seconds of that: they are functions
+        of elements, and look-ups, of what all ranks have, which take less than a message."""
+        held = {state.input for state, _ in self.own}
+        made_of: dict[Node, frozenset[Node]] = {}
+        found: dict[Node, float] = {}
+        for node in order:
+            simple = node.op.kind in (Kind.ELEMENTWISE, Kind.VIEW) or node.op is ops.GATHER
+            if node.op.kind is Kind.SOURCE and node not in held:
+                made_of[node] = frozenset((node,))
+            elif simple and node not in products and all(x in made_of for x in node.inputs):
+                every = frozenset((node,)).union(*(made_of[x] for x in node.inputs))
+                weights = sum(cost.bytes_of(x) for x in every & self.whole.weights.keys())
+                seconds = sum(cost.fused(x, False, self.rates) for x in every)
+                seconds += weights * self.rates.held / self.rates.memory  # a stage has to have them
+                if seconds <= self._message(node):
+                    made_of[node] = every
+                    found |= {node: seconds} if self.sent[node] is node else {}
+        return found
 
     def _readers(self, place: Mapping[Node, int]) -> dict[Node, list[int]]:
         """For each step, what ``place`` has of the steps that read it."""
@@ -242,7 +270,7 @@ class _Entry:
     def _cross(self, count: int) -> None:
         for node, stages in self._readers(self.stage).items():
             targets = sorted({*stages} - {self.stage[node]})
-            if targets:
+            if targets and node not in self.again:
                 size = largest(node.size) * node.dtype.itemsize
                 name = f"value {len(self.crossings)} between stages"
                 self.crossings[node] = Crossing(name, self.stage[node], tuple(targets), size)
@@ -363,10 +391,14 @@ def _weights(
 
 
 def _work(
-    steps: Sequence[Node], reads: Mapping[Node, frozenset[Node]], whole: Divided, link: Link, rates: Rates
+    steps: Sequence[Node], reads: Mapping[Node, frozenset[Node]], readers: Mapping[Node, Sequence[Node]],
+    products: Collection[Node], link: Link, rates: Rates,
 ) -> list[float]:  # fmt: skip
     """Seconds of each step: what it computes, exchanges, and reads of weights that no step before it has read."""
-    readers = traverse.users(whole.graph.roots)
+    inside: dict[Node, bool] = {}  # whether all that read a node, or a view of it, are functions of its elements
+    for node, those in reversed(readers.items()):
+        each = (inside[x] if x.op is ops.VIEW else x.op.kind is Kind.ELEMENTWISE and x not in products for x in those)
+        inside[node] = bool(those) and all(each)
     read: set[Node] = set()
     found: list[float] = []
     for node in steps:
@@ -376,11 +408,11 @@ def _work(
             size = peers * cost.bytes_of(node.inputs[0]) / parts
             found.append(link.latency + size / link.bandwidth if peers else 0.0)
             continue
-        is_product = node.op is ops.MUL and all(reader.op.kind is Kind.REDUCE for reader in readers[node])
-        seconds = cost.work(node, is_product, 1, rates)
+        # Products and reductions read what they go over from memory; functions of elements read registers.
+        is_stored = not inside[node] and node not in products
+        seconds = cost.fused(node, is_stored, rates)
         if node.op is ops.GATHER:  # of a table, the elements that are looked up alone
             made_of = frozenset()
-            seconds += cost.bytes_of(node) / rates.memory
         seconds += sum(cost.bytes_of(weight) for weight in made_of - read) / rates.memory
         read |= made_of
         found.append(seconds)
@@ -393,32 +425,45 @@ def cheapest(work: Sequence[float], across: Sequence[float], count: int, micro_b
 
     A run takes all work, what crosses, and for each micro-batch but one, at least for one, the slowest stage or the
     slowest sending. For a bound of the slowest, the cheapest cuts are found by dynamic programming; the bound is then
-    lowered for as long as what is saved may be more than what more costly cuts add.
+    lowered for as long as what is saved may be more than what more costly cuts add. Of what costs the same, the slowest
+    stage is the fastest.
     """
     rounds = max(micro_batches - 1, 1)
     ends = [0.0, *accumulate(work)]
     across = [*across[: len(work)], 0.0]
 
     def slowest(cuts: Sequence[int]) -> float:
-        bounds = [0, *cuts, len(work)]
-        return max(max(ends[b] - ends[a], across[b]) for a, b in pairwise(bounds))
+        return max(ends[b] - ends[a] for a, b in pairwise([0, *cuts, len(work)]))
+
+    def round_of(cuts: Sequence[int]) -> float:
+        return max([slowest(cuts), *(across[k] for k in cuts)])
+
+    def total(cuts: Sequence[int]) -> float:
+        return sum(across[k] for k in cuts) + rounds * round_of(cuts)
 
     even = ends[-1] / count  # no slowest stage is faster
     best: list[int] = []
     least = bound = float("inf")
-    while (cuts := _fewest(ends, across, count, bound)) is not None:
-        crossing = sum(across[k] for k in cuts)
-        bound = slowest(cuts)
-        if crossing + rounds * bound < least:
-            best, least = cuts, crossing + rounds * bound
-        if crossing + rounds * even >= least:
+    while (cuts := _fewest(ends, across, count, bound, bound)) is not None:
+        best, least = (cuts, total(cuts)) if total(cuts) < least else (best, least)
+        bound = round_of(cuts)
+        if sum(across[k] for k in cuts) + rounds * even >= least:
             break
+    # Of cuts that cost the same, as where sending takes longer than any stage, the most even ones.
+    sending, longest = round_of(best) * SAME, slowest(best)
+    while (cuts := _fewest(ends, across, count, longest, sending)) is not None and total(cuts) <= least * SAME:
+        best, longest = cuts, slowest(cuts)
     return best
 
 
-def _fewest(ends: Sequence[float], across: Sequence[float], count: int, bound: float) -> list[int] | None:
-    """The cuts that cost least ``across`` where each stage, and each sending, takes less than ``bound``; None where
-    there are none. ``ends`` is all work before each step."""
+SAME = 1 + 1e-6  # times that differ by less than this factor are equal
+
+
+def _fewest(
+    ends: Sequence[float], across: Sequence[float], count: int, work: float, sending: float
+) -> list[int] | None:  # fmt: skip
+    """The cuts that cost least ``across`` where each stage takes less than ``work``, and what it sends less than
+    ``sending``; None where there are none. ``ends`` is all work before each step."""
     size = len(ends) - 1
     costs = [0.0] + [float("inf")] * size  # of the first steps in as many stages as there are so far
     chosen: list[list[int]] = []
@@ -431,9 +476,9 @@ def _fewest(ends: Sequence[float], across: Sequence[float], count: int, bound: f
             while window and costs[window[-1]] > costs[begin]:
                 window.pop()
             window.append(begin)
-            while window and ends[end] - ends[window[0]] >= bound:
+            while window and ends[end] - ends[window[0]] >= work:
                 window.popleft()
-            if window and across[end] < bound:
+            if window and across[end] < sending:
                 before[end] = window[0]
                 following[end] = costs[window[0]] + across[end]
         chosen.append(before)
