@@ -18,7 +18,7 @@ from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program import interpreter, spec
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import AVX2
-from tests import mpi_support
+from tests import mpi_support, test_mesh_gpus
 from tests.test_mesh_mpi import RANK
 from tests.test_mesh_pipeline import PAIR
 
@@ -162,3 +162,20 @@ class Back(torch.nn.Module):
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         self.near.copy_((y + self.far[:WIDTH]).mean(0))
         return y + 1
+
+
+@mpi_support.needed
+def test_states_on_gpus(tmp_path: Path) -> None:
+    """Emulated, and so is NCCL."""
+    models, inputs = subject()
+    options = {"mesh": PAIR, "link": LINK, "target": "cuda:sm_90", "emulate": True}
+    made = luminal.compile(models["main"], inputs["main"], name="remembering_gpu", **options)
+    made.export(tmp_path / "library", python_module=False)
+    np.savez(tmp_path / "inputs.npz", **{made.input_names[0]: inputs["main"][0].numpy()})
+    done = test_mesh_gpus.mpirun(2, tmp_path, tmp_path / "y", runs=3)
+    assert done.returncode == 0, done.stderr
+    test_mesh_gpus.check_faults(tmp_path / "y", 2)
+    for number, expected in enumerate(by_torch(3)):
+        for rank in range(2):
+            found = test_mesh_gpus.outputs(tmp_path / "y", rank, number)[0]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -396,7 +396,7 @@ def _work(
 ) -> list[float]:  # fmt: skip
     """Seconds of each step: what it computes, exchanges, and reads of weights that no step before it has read."""
     inside: dict[Node, bool] = {}  # whether all that read a node, or a view of it, are functions of its elements
-    for node, those in reversed(readers.items()):
+    for node, those in reversed([*readers.items()]):
         each = (inside[x] if x.op is ops.VIEW else x.op.kind is Kind.ELEMENTWISE and x not in products for x in those)
         inside[node] = bool(those) and all(each)
     read: set[Node] = set()
