@@ -37,6 +37,9 @@ lm.decode({0: 7})
 np.testing.assert_array_equal(lm.logits(0), after)
 lm.decode({1: 7})
 np.testing.assert_array_equal(lm.logits(1), after)
+lm.rewind(1, lm.length(1) - 1)
+lm.decode({1: 7})
+np.testing.assert_array_equal(lm.logits(1), after)
 
 # No seed: each rank has draws of its own, and all take what the first has drawn.
 drawn = []

@@ -45,14 +45,18 @@ SIZES = {
 
 
 @cache
-def models(kind: str = "llama") -> tuple[Any, Any]:
+def models(kind: str = "llama", layers: int = 1) -> tuple[Any, Any]:
     """A model in float32 and the same in float64."""
+    sizes = {**SIZES, "num_hidden_layers": layers}
     eager = {"attn_implementation": "eager"}
     if kind == "mixtral":
-        config = transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
+        config = transformers.MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
         eager["experts_implementation"] = "eager"
+    elif kind == "gpt2":
+        sizes |= {"n_embd": 64, "n_layer": layers, "n_head": 4, "n_positions": 128}
+        config = transformers.GPT2Config(**sizes)
     else:
-        config = transformers.LlamaConfig(**SIZES)
+        config = transformers.LlamaConfig(**sizes)
     single = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()
     draw(single, 3, 0.25)
     with InFloat64():

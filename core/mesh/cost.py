@@ -58,6 +58,18 @@ def shares(placement: Placement, ranks: int) -> float:
     return count / (mean + math.sqrt(mean * (1 - 1 / ranks)))
 
 
+def fused(node: Node, is_stored: bool, rates: Rates) -> float:
+    """Seconds that one rank takes for ``node`` in a kernel with others: its arithmetic, and where ``is_stored`` what it
+    takes to write it and to read it."""
+    if node.op.kind is Kind.SOURCE:
+        return 0.0
+    changed = node.inputs[2] if node.op is ops.SCATTER else node  # in place
+    elements = typical(node.inputs[0].size if node.op.kind is Kind.REDUCE else changed.size)
+    if node.op is ops.SUM_REDUCE and node.inputs[0].op is ops.MUL:
+        elements = 0  # summed as it is made
+    return elements / rates.products + (2 * bytes_of(changed) / rates.memory if is_stored else 0.0)
+
+
 def conversion(node: Node, before: Placement, after: Placement, ranks: int, link: Link, rates: Rates) -> float:
     """Seconds until a value that lies as ``before`` lies as ``after``; infinite where it cannot."""
     if before == after:

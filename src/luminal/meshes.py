@@ -107,15 +107,16 @@ def of_ranks(parts: Parts, wanted: Iterable[int]) -> Divided:
 
 
 def from_first(graph: Graph, mesh: Any) -> Graph:
-    """``graph``, which is divided later, with what the first rank returns as the outputs of all: where ranks are given
-    inputs of their own, such as seeds. Raises InputError as ``parse`` does."""
+    """``graph``, which is divided later, with what one rank returns as the outputs of all, the first of those that
+    compute it: where ranks are given inputs of their own, such as seeds. Raises InputError as ``parse`` does."""
     axes = parse(mesh)
 
     def told(node: Node) -> Node:
         stride = math.prod(axes.values())
         for axis, size in axes.items():
             stride //= size
-            node = node if size == 1 else ir.exchange("broadcast", Group(axis, size, stride), node, 0)
+            if size > 1 and axis != divide.PIPELINE:  # the stage that gives an output sends it to the others
+                node = ir.exchange("broadcast", Group(axis, size, stride), node, 0)
         return node
 
     count = len(graph.returned)
