@@ -15,7 +15,7 @@ from luminal.core.errors import SpecError
 from luminal.core.grid import ALIGNMENT, LINES, PANEL, WARP
 from luminal.core.schedule.grid.legality import shared_bytes
 from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, CopyBox, Loop, LoopNest, Statement, Store
-from luminal.core.schedule.nest.walk import headers, inside, statements
+from luminal.core.schedule.nest.walk import arrays_touched, headers, inside, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, u64
 
@@ -37,7 +37,12 @@ class Threads:
         self._number: Int = sym.expr(self.variable)
         self._loop: Loop | None = None  # the open loop that is divided among the threads
         self._axis: Var | None = None  # its axis, aliases resolved
-        self._scratch: dict[str, str] = {}
+        self._turn: Int | None = None  # what its axis is, in a loop over the turns of a thread
+        self._held = _held(nest)
+        self._scratch: dict[tuple[str, int], str] = {}
+        self._reduced = 0  # reductions so far: each uses another array than that before it
+        self._around = 0  # loops and conditions around
+        self._unordered = False  # whether the last reduction was inside such, so that it may have run again, or not
         self._copies = _Copies("copy_commit();", "copy_wait<{left}>();")
         self._boxes = _Copies("", "")
         self._boxed = ""  # the variable that knows of copies of boxes
@@ -107,7 +112,7 @@ class Threads:
         self._axis = sym.as_var(self.frame.resolve(sym.expr(loop.axis)))
         with self._iterations(loop, writes):
             yield
-        self._loop = self._axis = None
+        self._loop = self._axis = self._turn = None
 
     @contextmanager
     def _iterations(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
@@ -125,16 +130,28 @@ class Threads:
                 yield
             return
         name = self.frame.names.like(loop.axis.name)
-        if isinstance(loop.extent, int) and loop.lanes > 1 and loop.extent % loop.lanes == 0:
+        most = sym.upper(loop.extent)
+        held = loop.axis in self._held and most is not None
+        if held or (isinstance(loop.extent, int) and loop.lanes > 1 and loop.extent % loop.lanes == 0):
             # As many for each thread: the compiler may keep what several such loops read.
-            turns, turn = loop.extent // loop.lanes, self.frame.names.like("turn")
-            unroll = self.frame.dialect.unroll.format(count=min(turns, TURNS))
+            assert most is not None
+            turns = -(-most // loop.lanes)
+            variable = Var(self.frame.names.like("turn"), 0, turns - 1)
+            turn = variable.name
+            unroll = self.frame.dialect.unroll.format(count=turns if held else min(turns, TURNS))
             head = f"{unroll}\nfor ({self.frame.integer} {turn} = 0; {turn} < {turns}; ++{turn}) {{"
+            whole = sym.always(loop.extent - turns * loop.lanes)
             with self.frame.open(head, certain=True, writes=writes) as scope:
                 self.frame.line(f"const {self.frame.integer} {name} = {number} + {loop.lanes}*{turn};")
                 self.frame.bind(loop.axis, Value(name))
+                self.frame.bind(variable, Value(turn))
+                self._turn = self._number + loop.lanes * sym.expr(variable)
                 scope.names += [turn, name]
-                yield
+                if whole:
+                    yield
+                else:
+                    with self.frame.open(f"if ({name} < {extent}) {{", certain=False, writes=writes):
+                        yield
             return
         step = f"{name} += {loop.lanes}" if loop.lanes > 1 else f"++{name}"
         head = f"for ({self.frame.integer} {name} = {number}; {name} < {extent}; {step}) {{"
@@ -153,10 +170,15 @@ class Threads:
         if self.nest.threads == warp:
             return f"warp_{fold.lanes}({text})"
         element = self.frame.dialect.type(dtype.compute)
-        if element not in self._scratch:
-            name = self._scratch[element] = self.frame.names.like("scratch")
+        if self._around or self._unordered:
+            self.frame.line("barrier();")
+        self._unordered = self._around > 0
+        key = element, self._reduced % 2
+        self._reduced += 1
+        if key not in self._scratch:
+            name = self._scratch[key] = self.frame.names.like("scratch")
             self._share(name, dtype.compute, self.nest.threads // warp)
-        return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
+        return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[key]}, {self.number})"
 
     def sort(self, first: str, extent: str) -> None:
         """Adds a sort of ``extent`` elements from the pointer ``first`` on, by all threads of the block."""
@@ -211,7 +233,9 @@ class Threads:
         self._boxes.started |= boxes and _leaves_copies(body, boxes=True, as_boxes=boxes)
         for copies in both:
             copies.left |= copies.begun and any(b.products if copies is self._products else b.left for b in barriers)
+        self._around += 1
         yield
+        self._around -= 1
         for copies, earlier in zip(both, before, strict=True):
             copies.started, copies.left = copies.started or earlier.started, copies.left or earlier.left
         if self._products.started:
@@ -255,7 +279,9 @@ class Threads:
         if self._loop is None or self._axis is None:
             raise SpecError("an array in registers is used outside the loops that are divided among threads")
         size = extent // self.nest.threads
-        rest = self.frame.resolve(offset) - size * sym.expr(self._axis)
+        if self._turn is not None:
+            offset = sym.substitute(offset, {self._loop.axis: self._turn})
+        rest = self.frame.resolve(offset) - size * (sym.expr(self._axis) if self._turn is None else self._number)
         if self._axis in sym.variables(rest):
             raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._loop.axis}")
         return rest
@@ -325,6 +351,14 @@ def _exchanged(nest: LoopNest) -> frozenset[str]:
     """The arrays through which threads can exchange values."""
     shared = {s.name for s in statements(nest.body) if isinstance(s, Alloc) and s.space == "shared"}
     return frozenset(shared | {array.name for array in nest.arrays if array.written})
+
+
+def _held(nest: LoopNest) -> set[Var]:
+    """The axes of loops that threads divide and in which they use arrays in their registers."""
+    every = statements(nest.body)
+    registers = {s.name for s in every if isinstance(s, Alloc) and s.space == "registers"}
+    used = (s for s in every if not registers.isdisjoint(set().union(*arrays_touched((s,)))))
+    return {loop.axis for s in used for loop in headers(s) if loop.kind == "thread"}
 
 
 def _whole(nest: LoopNest) -> list[Var]:

@@ -86,6 +86,7 @@ def aligned(size: int) -> int:
 REGISTERS = 64 << 10
 BESIDE = 64  # registers of a thread for operands, addresses and loops, besides those that hold arrays: estimated
 ENOUGH = 16  # warps of a multiprocessor with which a kernel that holds arrays in registers hides its waits: estimated
+HELD = REGISTERS // (ENOUGH * WARP) - BESIDE  # registers of a thread for arrays, with which so many warps have room
 
 
 def blocks_at_once(threads: int, registers: int) -> int:

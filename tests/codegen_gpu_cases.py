@@ -95,6 +95,26 @@ def wide_elements() -> Case:
 
 
 @case
+def reductions_that_follow_each_other() -> Case:
+    """Sums of one block: before a loop, in each iteration, under a condition of each, and after the loop."""
+    n = Var("n", 0, 5)
+    i, row = axis("row", of(n))
+    j, column = axis("j", 128)
+    header = thread(j, 128)
+
+    def total(name: str, offset: sym.Int) -> tuple[ir.Statement, ir.Statement]:
+        value = ir.temporary(name, F32)
+        return ir.Reduction(name, ops.SUM_REDUCE, F32, (header,), (), load("x", column)), ir.Store("out", offset, value)
+
+    loop = serial(i, of(n), *total("each", row + 1), ir.If((row - 1,), total("later", row + 6)))
+    body = (*total("first", 0), loop, *total("last", 12), *total("again", 13))
+    nest = ir.LoopNest((output("out"), array("x")), (n,), body, threads=64)
+    return Case(
+        nest, {"out": zeros(14), "x": normal(128)}, {"n": 5}, more=[({"out": zeros(14), "x": normal(128)}, {"n": 0})]
+    )
+
+
+@case
 def staged_rows() -> Case:
     """Exponentials of a row kept in shared memory, read back reversed and divided by their sum; a flag for each row."""
     r, row = axis("row", 3)

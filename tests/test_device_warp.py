@@ -50,6 +50,15 @@ def test_reductions_are_uniform_and_in_a_fixed_order(library: Any, dtype: type) 
     assert all(same_bits(got, wanted) for got, wanted in zip(results, expected, strict=True))
 
 
+def test_a_power_of_two_of_warps_adds_as_lanes_do(library: Any) -> None:
+    x = np.random.default_rng(2).normal(size=4 * LANES).astype(np.float32)
+    results = [np.zeros(4 * LANES, np.float32) for _ in range(4)]
+    library.reduce_four(pointer(x), *map(pointer, results))
+    a, b, c, d = (butterfly(warp)[0] for warp in x.reshape(-1, LANES))
+    assert same_bits(results[2], np.full(4 * LANES, (a + c) + (b + d)))
+    assert same_bits(results[3], np.full(4 * LANES, x.max()))
+
+
 def test_a_nan_reaches_every_thread(library: Any) -> None:
     x = np.arange(THREADS, dtype=np.float32)
     x[40] = np.nan

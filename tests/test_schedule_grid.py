@@ -16,11 +16,12 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import exponential
 from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ModelError, ScheduleError, SpecError
-from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
+from luminal.core.grid import ELEMENT, HELD, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.fusion import fuse, layout
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
+from luminal.core.schedule.grid.hold import HoldRows
 from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.lower import clusters
@@ -196,6 +197,7 @@ STAGE = Stage("a0", "a1", 64, 64, 16, Square(4))
         ),
         ((DivideAmongThreads("a1", 32), DivideAmongThreads("a0", 32)), "itself divided among threads"),
         ((DivideAmongThreads("k7", 32),), "no loop over 'k7'"),
+        ((DivideAmongThreads("a1", 32), HoldRows("a1", 32, 64)), "no row of the nest has all its elements in loops"),
     ],
 )
 def test_what_is_not_legal_says_why(schedule: tuple[Transform, ...], reason: str) -> None:
@@ -352,8 +354,8 @@ def softmax(length: int) -> tuple[ir.Graph, dict[str, Array]]:
     return ir.Graph("softmax", tuple(source.nodes), (("y", y),)), source.arrays
 
 
-def shared_arrays(nest: ln.LoopNest) -> list[ln.Alloc]:
-    return [s for s in walk.statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "shared"]
+def kept_arrays(nest: ln.LoopNest, *spaces: str) -> list[ln.Alloc]:
+    return [s for s in walk.statements(nest.body) if isinstance(s, ln.Alloc) and s.space in spaces]
 
 
 @pytest.mark.parametrize("length", [64, 8176, 8177, 12272, 12273, 16384, 100_000])
@@ -362,7 +364,65 @@ def test_rows_are_kept_where_the_memory_of_a_block_has_room_for_them(length: int
     assert target.grid is not None
     partial = 2 * 4 * target.grid.threads // target.grid.warp  # of the maximum and of the sum, one a warp
     fits = length * 4 + partial <= target.grid.shared
-    assert len(shared_arrays(the_nest(softmax(length)[0], target))) == fits
+    assert len(kept_arrays(the_nest(softmax(length)[0], target), "registers")) == fits
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL, OPENCL], ids=lambda t: t.name)
+@pytest.mark.parametrize("length", [40, 200, 1000, 1024, sym.Var("seq", 1, 300)], ids=str)
+def test_rows_in_registers_are_those_of_the_thread(length: int | sym.Var, target: Target) -> None:
+    """Of whole turns of the threads, of turns with some threads idle, and of as many elements as a run has."""
+    source = Source()
+    x = source.input(3, sym.expr(length) if isinstance(length, sym.Var) else length, dtype=types.bf16)
+    dims = (length,) if isinstance(length, sym.Var) else ()
+    graph = ir.Graph("rows", tuple(source.nodes), (("y", rows.softmax(x, -1)),), dims=dims)
+    program = compile_graph(graph, target)
+    (kernel,) = program.kernels
+    (row,), (held,) = kept_arrays(kernel.nest, "registers", "shared"), transforms(kernel, HoldRows)
+    assert row.space == "registers" and row.extent % held.threads == 0
+    for statement in walk.statements(
+        kernel.nest.body
+    ):  # each place is in the part of the thread that has the iteration
+        offsets = [statement.offset] if isinstance(statement, ln.Store) and statement.array == row.name else []
+        offsets += [access.offset for access in walk.reads(statement) if access.array == row.name]
+        (owner,) = {v for offset in offsets for v in sym.variables(offset) if v.name == held.axis} or {None}
+        for offset in offsets:
+            assert owner is not None
+            thread = sym.mod(sym.expr(owner), held.threads)
+            assert sym.floordiv(offset, row.extent // held.threads) == thread
+    (expected,) = (y.astype(np.float64) for y in interp.run(graph, source.arrays, mode="float64").outputs)
+    found = run_program(program, source.arrays)["y"].astype(np.float64)
+    assert np.abs(found - expected).max() <= 4 * types.bf16.eps * expected.max()
+
+
+def test_rows_that_take_too_many_registers_stay_in_shared_memory() -> None:
+    assert CUDA.grid is not None
+    few = replace(CUDA, grid=replace(CUDA.grid, threads=32))  # 96 elements of a row for each
+    nest = the_nest(softmax(32 * (HELD + 32))[0], few)
+    assert kept_arrays(nest, "shared") and not kept_arrays(nest, "registers")
+
+
+def test_a_row_that_threads_exchange_is_not_in_their_registers() -> None:
+    """Each thread reads what another has written."""
+    t, length = sym.Var("t", 0, 95), 96
+    here, there = sym.expr(t), length - 1 - sym.expr(t)
+
+    def each(statement: ln.Statement) -> ln.Loop:
+        return ln.Loop(t, length, "thread", (statement,), 32)
+
+    def nest(offset: sym.Int) -> ln.LoopNest:
+        body = (
+            ln.Alloc("row", types.f32, length),
+            each(ln.Store("row", here, ln.load("x", here, types.f32))),
+            each(ln.Store("y", here, ln.load("row", offset, types.f32))),
+        )
+        return ln.LoopNest(tuple(ln.Array(name, types.f32, name == "y") for name in "xy"), (), body)
+
+    held = HoldRows("t", 32, 3)
+    assert kept_arrays(held(nest(here)), "registers")
+    with pytest.raises(ScheduleError, match="hold rows: no row"):
+        held(nest(there))
+    with pytest.raises(ScheduleError, match="hold rows: 3 registers in each thread, 2 are there"):
+        replace(held, registers=2)(nest(here))
 
 
 def test_as_many_rows_are_kept_as_fit_together() -> None:
@@ -376,7 +436,7 @@ def test_as_many_rows_are_kept_as_fit_together() -> None:
     for shared, kept in ((1024, 2), (800, 1), (464, 1), (463, 0), (64, 0)):
         small = replace(CUDA, grid=replace(CUDA.grid, shared=shared))
         program = compile_graph(graph, small)
-        assert sum(len(shared_arrays(kernel.nest)) for kernel in program.kernels) == kept
+        assert sum(len(kept_arrays(kernel.nest, "registers")) for kernel in program.kernels) == kept
         assert np.allclose(run_program(program, source.arrays)["y"], expected, rtol=1e-5)
 
 

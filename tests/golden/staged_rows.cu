@@ -13,7 +13,8 @@ extern "C" __global__ void __launch_bounds__(64) staged_rows(float* __restrict__
         const float* __restrict__ x) {
     alignas(16) __shared__ float kept[200];
     __shared__ float scratch[2];
-    __shared__ bool scratch_2[2];
+    __shared__ float scratch_2[2];
+    __shared__ bool scratch_3[2];
     const int row = blockIdx.x;
     const int tid = threadIdx.x;
     float most0 = -infinity<float>();
@@ -36,14 +37,14 @@ extern "C" __global__ void __launch_bounds__(64) staged_rows(float* __restrict__
         const float s6 = kept[j];
         sum0 = add(sum0, s6);
     }
-    const float s7 = block_reduce_add<64>(sum0, scratch, tid);
+    const float s7 = block_reduce_add<64>(sum0, scratch_2, tid);
     bool most1 = false;
     for (int j = tid; j < 200; j += 64) {
         const float s8 = x[n0 + j];
         const bool s9 = less(s8, s1);
         most1 = max(most1, s9);
     }
-    const bool s10 = block_reduce_max<64>(most1, scratch_2, tid);
+    const bool s10 = block_reduce_max<64>(most1, scratch_3, tid);
     for (int j = tid; j < 200; j += 64) {
         const float s11 = kept[199 - j];
         const float s12 = div(s11, s7);

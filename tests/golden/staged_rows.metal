@@ -14,7 +14,8 @@ inline namespace LM_NAMESPACE {
         uint thread_index [[thread_index_in_threadgroup]]) {
     alignas(16) threadgroup float kept[200];
     threadgroup float scratch[2];
-    threadgroup bool scratch_2[2];
+    threadgroup float scratch_2[2];
+    threadgroup bool scratch_3[2];
     const int row = block_index;
     const int tid = thread_index;
     float most0 = -infinity<float>();
@@ -37,14 +38,14 @@ inline namespace LM_NAMESPACE {
         const float s6 = kept[j];
         sum0 = add(sum0, s6);
     }
-    const float s7 = block_reduce_add<64>(sum0, scratch, tid);
+    const float s7 = block_reduce_add<64>(sum0, scratch_2, tid);
     bool most1 = false;
     for (int j = tid; j < 200; j += 64) {
         const float s8 = x[n0 + j];
         const bool s9 = less(s8, s1);
         most1 = max(most1, s9);
     }
-    const bool s10 = block_reduce_max<64>(most1, scratch_2, tid);
+    const bool s10 = block_reduce_max<64>(most1, scratch_3, tid);
     for (int j = tid; j < 200; j += 64) {
         const float s11 = kept[199 - j];
         const float s12 = div(s11, s7);

@@ -7,14 +7,18 @@ namespace {
 
 constexpr int THREADS = 96;
 
-template <class T> void reduce(const T* x, T* warp_sum, T* warp_max, T* sums, T* maxima) {
-    T scratch[THREADS / 32];
-    emulated::run_block(THREADS, [&](int index) {
+template <int threads, class T> void reduce_block(const T* x, T* warp_sum, T* warp_max, T* sums, T* maxima) {
+    T scratch[threads / 32], other[threads / 32];
+    emulated::run_block(threads, [&](int index) {
         warp_sum[index] = lm::warp_reduce_add(x[index]);
         warp_max[index] = lm::warp_reduce_max(x[index]);
-        sums[index] = lm::block_reduce_add<THREADS>(x[index], scratch, index);
-        maxima[index] = lm::block_reduce_max<THREADS>(x[index], scratch, index);
+        sums[index] = lm::block_reduce_add<threads>(x[index], scratch, index);
+        maxima[index] = lm::block_reduce_max<threads>(x[index], other, index);
     });
+}
+
+template <class T> void reduce(const T* x, T* warp_sum, T* warp_max, T* sums, T* maxima) {
+    reduce_block<THREADS>(x, warp_sum, warp_max, sums, maxima);
 }
 
 template <class T> void shuffle(const T* x, int mask, T* out) {
@@ -24,6 +28,7 @@ template <class T> void shuffle(const T* x, int mask, T* out) {
 }  // namespace
 
 extern "C" void reduce_f32(const float* x, float* a, float* b, float* c, float* d) { reduce(x, a, b, c, d); }
+extern "C" void reduce_four(const float* x, float* a, float* b, float* c, float* d) { reduce_block<128>(x, a, b, c, d); }
 extern "C" void reduce_f64(const double* x, double* a, double* b, double* c, double* d) { reduce(x, a, b, c, d); }
 extern "C" void reduce_i64(const int64_t* x, int64_t* a, int64_t* b, int64_t* c, int64_t* d) { reduce(x, a, b, c, d); }
 

@@ -16,12 +16,13 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import PANEL, Fragment, Grid
+from luminal.core.grid import HELD, PANEL, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
+from luminal.core.schedule.grid.hold import HoldRows
 from luminal.core.schedule.grid.lines import SumLines
 from luminal.core.schedule.grid.sort_rows import SortTogether
 from luminal.core.schedule.grid.stage import Stage
@@ -89,13 +90,14 @@ class LineSum:
 @dataclass(frozen=True)
 class BlockPass:
     """A pass over memory: at most ``wide`` bytes that a thread reads or writes at once, at most ``threads`` in a
-    block."""
+    block; rows that are kept between passes over them are ``held`` in registers, or else in shared memory."""
 
     wide: int
     threads: int
+    held: bool
 
     def __str__(self) -> str:
-        return f"{self.wide} bytes at once, {self.threads} threads"
+        return f"{self.wide} bytes at once, {self.threads} threads{', rows in registers' if self.held else ''}"
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
@@ -374,8 +376,10 @@ def _warps(tile: Tile, fragment: Fragment, across: int) -> Warps:
 
 def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Elementwise kernels, copies and rows: one pass over memory. The wider the accesses, the fewer transactions."""
+    rows = any(isinstance(s, ln.Alloc) for s in statements(nest.body))
     ways = [
-        BlockPass(wide, threads)
+        BlockPass(wide, threads, held)
+        for held in ((True, False) if rows else (False,))
         for wide in (grid.costs.wide, grid.costs.wide // 2, grid.costs.wide // 4)
         for threads in (grid.threads, grid.threads // 2, grid.threads // 4)
     ]
@@ -393,12 +397,15 @@ def _schedule_by(way: BlockPass, nest: ln.LoopNest, target: Target, grid: Grid) 
     if along is not None:
         length = typical(along.hi + 1)
         of_warp = 1 << max(0, (length // grid.warp).bit_length() - 1)  # work for a whole warp
-        wide = min(_vector_width(along, state, way.wide), of_warp)
+        wide = min(_vector_width(along, state, way.wide, way.held), of_warp)
         threads = _threads_of_row(length, wide, grid, way.threads)
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
             state.merge([loop.axis.name for loop in state.loops()])
-        state.do(DivideAmongThreads(_vector_groups(along.name, wide, state), threads))
+        groups = _vector_groups(along.name, wide, state)
+        state.do(DivideAmongThreads(groups, threads))
+        if way.held:
+            state.do(HoldRows(groups, threads, HELD))
     elif not outer or any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:
@@ -486,9 +493,9 @@ def _vector_groups(name: str, wide: int, state: Scheduler) -> str:
     return groups.outer
 
 
-def _vector_width(axis: Var, state: Scheduler, most: int) -> int:
+def _vector_width(axis: Var, state: Scheduler, most: int, held: bool = False) -> int:
     """How many elements of ``axis``, at most ``most`` bytes, form groups that are contiguous and aligned in all arrays
-    that move with it."""
+    that move with it. Local arrays do not count that are ``held`` in registers."""
     body = list(statements(state.nest.body))
     around = [s for s in body if isinstance(s, ln.Loop) and s.axis == axis]
     inside = [inner for loop in around for inner in statements(loop.body)]
@@ -498,7 +505,8 @@ def _vector_width(axis: Var, state: Scheduler, most: int) -> int:
         return 1
     if any(access.valid for statement in body for access in reads(statement)):
         return 1
-    types = [array.dtype for array in state.nest.arrays] + [s.dtype for s in body if isinstance(s, ln.Alloc)]
+    local = [s.dtype for s in body if isinstance(s, ln.Alloc) and not held]
+    types = [array.dtype for array in state.nest.arrays] + local
     width = most // max(dtype.itemsize for dtype in types)
     while width > 1 and not _is_aligned(axis, width, state):
         width //= 2

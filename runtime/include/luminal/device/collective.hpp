@@ -122,37 +122,48 @@ template <class Scratch, class T> LM_DEVICE void share(T x, Scratch scratch, int
 
 }  // namespace detail
 
-/// The sum of all `threads` of the block (a multiple of 32): of each warp, then of the warps in order. Every thread
-/// gets the same bits. `scratch` is a shared array of threads / 32 elements, and may be used again at once; `index` is
-/// the thread's in its block.
+/// The sum of all `threads` of the block (a multiple of 32): of each warp, then of the warps, by the same steps where
+/// they are a power of two, else in order. Every thread gets the same bits. `scratch` is a shared array of threads / 32
+/// elements. It may be used again after a barrier, as another reduction has one; `index` is the thread's in its block.
 template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_add(T x, Scratch scratch, int index) {
+    constexpr int warps = threads / 32;
     static_assert(threads % 32 == 0, "whole warps");
     x = warp_reduce_add(x);
-    if constexpr (threads > 32) {
+    if constexpr (warps > 1) {
         detail::share(x, scratch, index);
-        x = scratch[0];
-        LM_UNROLL for (int warp = 1; warp < threads / 32; ++warp) x = add(x, static_cast<T>(scratch[warp]));
-        barrier();
+        if constexpr ((warps & (warps - 1)) == 0) {
+            x = scratch[index % warps];
+            LM_UNROLL for (int mask = warps / 2; mask > 0; mask /= 2) x = add(x, shuffle_xor(x, mask));
+        } else {
+            x = scratch[0];
+            LM_UNROLL for (int warp = 1; warp < warps; ++warp) x = add(x, static_cast<T>(scratch[warp]));
+        }
     }
     return x;
 }
 
 /// The maximum of all `threads` of the block, likewise.
 template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_max(T x, Scratch scratch, int index) {
+    constexpr int warps = threads / 32;
     static_assert(threads % 32 == 0, "whole warps");
     x = warp_reduce_max(x);
-    if constexpr (threads > 32) {
+    if constexpr (warps > 1) {
         detail::share(x, scratch, index);
-        x = scratch[0];
-        LM_UNROLL for (int warp = 1; warp < threads / 32; ++warp) x = max(x, static_cast<T>(scratch[warp]));
-        barrier();
+        if constexpr ((warps & (warps - 1)) == 0) {
+            x = scratch[index % warps];
+            LM_UNROLL for (int mask = warps / 2; mask > 0; mask /= 2) x = max(x, shuffle_xor(x, mask));
+        } else {
+            x = scratch[0];
+            LM_UNROLL for (int warp = 1; warp < warps; ++warp) x = max(x, static_cast<T>(scratch[warp]));
+        }
     }
     return x;
 }
 
 #else
 
-/// Halves of the block, one onto the other until one value is left. `scratch` has an element for each thread.
+/// Halves of the block, one onto the other until one value is left. `scratch` has an element for each thread; it may be
+/// used again after a barrier.
 #define LM_BLOCK_REDUCTION(NAME, COMBINE)                                                                          \
     template <int threads, class T, class Scratch> LM_DEVICE T NAME(T x, Scratch scratch, int index) {             \
         scratch[index] = x;                                                                                        \
@@ -162,9 +173,7 @@ template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_max(T x,
             if (other < left) scratch[index] = COMBINE(static_cast<T>(scratch[index]), static_cast<T>(scratch[other])); \
             barrier();                                                                                             \
         }                                                                                                          \
-        x = scratch[0];                                                                                            \
-        barrier();                                                                                                 \
-        return x;                                                                                                  \
+        return scratch[0];                                                                                         \
     }
 
 LM_BLOCK_REDUCTION(block_reduce_add, add)
