@@ -43,7 +43,7 @@ SPEED = ("model", "one rank, one thread", "one rank, two threads", "two ranks", 
 STEPS = ("step with AdamW", "one rank", "two ranks", "of one rank", "PyTorch, one", "PyTorch, two", "of one",
          "PyTorch, two / two ranks")  # fmt: skip
 OVERLAP = ("step with AdamW", "in waits", "without overlap", "ratio", "a step", "a step without overlap")
-EQUAL = ("step with AdamW", "losses", "two ranks off one", "one off float64", "two off float64",
+EQUAL = ("step with AdamW", "losses", "two ranks off one", "four off one", "one off float64", "two off float64",
          "PyTorch off float64", "same bits again")  # fmt: skip
 ALIKE, EXACT = 20, 5  # steps that are compared with one rank's, and with float64's
 TURNS = 4  # of each way
@@ -174,21 +174,25 @@ def exported(name: str, ranks: int, link: str, root: Path, small: bool) -> Way:
 
 
 def equal(name: str, _: int, link: str, root: Path, small: bool = False) -> dict[str, Any]:
-    """Losses of steps on two ranks beside one, and of the first ones how far each and PyTorch are off float64."""
+    """Losses of steps on two and four ranks beside one, and of the first ones how far they and PyTorch are off
+    float64."""
     found = []
-    ways = [exported(name, ranks, link, root, small) for ranks in (1, 2)]
-    for way in (*ways, ways[-1]):
+    ways = [exported(name, ranks, link, root, small) for ranks in (1, 2, 4)]
+    for way in (*ways, ways[1]):
         with Team(way.what, way.ranks) as team:
             found.append(team.steps(ALIKE))
     losses = []
     for dtype in (torch.float64, torch.float32):
         eager = made(name, small).copied(dtype)
         losses.append([float(eager.step(number)) for number in range(EXACT)])
-    one, two, again = map(np.array, found)
+    one, two, four, again = map(np.array, found)
     exact, rounded = map(np.array, losses)
     return {
-        "apart": float(np.max(np.abs(two - one) / np.abs(one))), "same bits": bool((two == again).all()),
-        "first": float(one[0]), "last": float(one[-1]),
+        "same bits": bool((two == again).all()), "first": float(one[0]), "last": float(one[-1]),
+        **{
+            key: float(np.max(np.abs(value - one) / np.abs(one)))
+            for key, value in (("apart", two), ("four apart", four))
+        },
         **{
             key: float(np.max(np.abs(value[:EXACT] - exact) / np.abs(exact)))
             for key, value in (("one", one), ("two", two), ("eager", rounded))
@@ -197,7 +201,7 @@ def equal(name: str, _: int, link: str, root: Path, small: bool = False) -> dict
 
 
 def equal_cells(title: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    numbers = (f"{row[key]:.1e}" for key in ("apart", "one", "two", "eager"))
+    numbers = (f"{row[key]:.1e}" if key in row else "-" for key in ("apart", "four apart", "one", "two", "eager"))
     return (title, f"{row['first']:.3f} to {row['last']:.3f}", *numbers, "yes" if row["same bits"] else "no")
 
 
@@ -237,7 +241,7 @@ SAID = {
     "`LUMINAL_MPI_OVERLAP=0`, where it waits for each exchange as soon as it has begun it: what that adds.",
     "equal": f"## Results\n\nThe losses of {ALIKE} steps on one batch, the largest relative difference of any; those "
     f"of the first {EXACT} beside PyTorch's in float64. Ranks have the same losses to the bit, or the command fails; "
-    "`again` is another start of two ranks.",
+    "`again` is another start of two ranks. Four ranks share the processors: they are run for their results alone.",
 }
 
 

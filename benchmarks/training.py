@@ -67,9 +67,9 @@ class Classifier(nn.Module):
 class NextToken(nn.Module):
     """The cross entropy of the token after each."""
 
-    def __init__(self, config: transformers.GPT2Config) -> None:
+    def __init__(self, config: transformers.PretrainedConfig) -> None:
         super().__init__()
-        self.model = transformers.GPT2LMHeadModel(config)
+        self.model = transformers.AutoModelForCausalLM.from_config(config)
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(self.model(input_ids=x).logits.flatten(0, 1), target.flatten())
@@ -88,7 +88,25 @@ def gpt(
         vocab_size=vocabulary, n_positions=sequence, n_embd=width, n_layer=layers, n_head=width // 64,
         bos_token_id=0, eos_token_id=0, **without,
     )  # fmt: skip
-    tokens = torch.randint(0, vocabulary, (batch, sequence + 1))
+    return decoder(config, batch, sequence)
+
+
+def llama(
+    layers: int, width: int, batch: int, sequence: int, vocabulary: int
+) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Three heads of queries for each of keys, as in small models of that family."""
+    heads = width // 64
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, max_position_embeddings=sequence, hidden_size=width, intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads // 3, use_cache=False,
+    )  # fmt: skip
+    return decoder(config, batch, sequence)
+
+
+def decoder(
+    config: transformers.PretrainedConfig, batch: int, sequence: int
+) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    tokens = torch.randint(0, config.vocab_size, (batch, sequence + 1))
     return NextToken(config), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
@@ -99,9 +117,12 @@ def resnet(batch: int = 8, size: int = 224, **sizes: Any) -> tuple[nn.Module, tu
 
 CASES = {
     "mlp": Case("MLP 784-1024-1024-10, batch 256", mlp, partial(mlp, 16, 4)),
-    "gpt": Case("GPT, 6 layers of 384, 8 x 256", partial(gpt, 6, 384, 8, 256, 96), partial(gpt, 1, 64, 2, 4, 9)),
-    "gpt2": Case("GPT-2 small, 4 x 128", partial(gpt, 12, 768, 4, 128, 50257), partial(gpt, 1, 64, 2, 4, 9)),
-    "resnet50": Case("ResNet-50, batch 8", resnet, partial(resnet, 2, 32, depths=(1, 1, 1, 1))),
+    "gpt": Case("GPT, 6 layers of 384, 8 x 256", partial(gpt, 6, 384, 8, 256, 96), partial(gpt, 1, 64, 4, 4, 9)),
+    "gpt2": Case("GPT-2 small, 4 x 128", partial(gpt, 12, 768, 4, 128, 50257), partial(gpt, 1, 64, 4, 4, 9)),
+    "llama": Case(
+        "Llama, 8 layers of 768, 4 x 128", partial(llama, 8, 768, 4, 128, 32000), partial(llama, 1, 192, 4, 4, 9)
+    ),
+    "resnet50": Case("ResNet-50, batch 8", resnet, partial(resnet, 4, 32, depths=(1, 1, 1, 1))),
 }
 
 
