@@ -292,8 +292,8 @@ def outside(
     roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = (), sizes: Collection[Var] = ()
 ) -> list[Node]:
     """The outermost nodes under ``roots`` that depend on inputs, but not on ``own``, on ``sizes`` measured inside or on
-    nodes that a branch has ``built`` of inputs: a constant that it has built may be there already, read by what it takes
-    from outside. In place of a view, the node that it reads is taken: views cost nothing in a body."""
+    nodes that a branch has ``built`` of inputs: a constant that it has built may be there already, read by what is
+    outside. In place of a view, the node that it reads is taken: views cost nothing in a body."""
     order = traverse.topological(roots)
     varying: set[Node] = set()  # what depends on inputs
     for node in order:
