@@ -292,10 +292,14 @@ def outside(
     roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = (), sizes: Collection[Var] = ()
 ) -> list[Node]:
     """The outermost nodes under ``roots`` that depend on inputs, but not on ``own``, on ``sizes`` measured inside or on
-    nodes that a branch has ``built``. In place of a view, the node that it reads is taken: views cost nothing in a
-    body."""
+    nodes that a branch has ``built`` of inputs: a constant that it has built may be there already, read by what is
+    outside. In place of a view, the node that it reads is taken: views cost nothing in a body."""
     order = traverse.topological(roots)
-    inside, given = {*own, *built}, set[Node]()
+    varying: set[Node] = set()  # what depends on inputs
+    for node in order:
+        if node.op is ops.INPUT or not varying.isdisjoint(node.inputs):
+            varying.add(node)
+    inside, given = {*own, *varying.intersection(built)}, set[Node]()
     if sizes:
         inside.update(node for node in order if not traverse.symbols(node).isdisjoint(sizes))
     for node in order:

@@ -49,6 +49,8 @@ def subject(kind: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(1)
     if kind == "layers":
         return Layers().eval(), (torch.randn(12, 16), torch.randn(16))
+    if kind == "single":  # of which a second stage has no weights
+        return torch.nn.Sequential(torch.nn.Linear(16, 16, False), torch.nn.Softmax(-1)).eval(), (torch.randn(12, 16),)
     module, x = model(kind)
     return module, (torch.randn(4, *x.shape[1:]),)
 

@@ -24,7 +24,7 @@ pytestmark = mpi_support.needed
 
 MESHES = {
     "two": {"pipeline": 2},
-    "three": {"pipeline": 3},  # of which one has no weights
+    "three": {"pipeline": 3},
     "both": {"pipeline": 2, "tensor": 2},
     "four": {"pipeline": 4},
 }
@@ -54,8 +54,8 @@ def mpirun(ranks, folder, output, runs=1, fate="none", **options):
 
 @pytest.mark.parametrize(
     ("kind", "mesh", "ranks", "batches"),
-    [("block", "two", 2, 4), ("layers", "two", 2, 1), ("layers", "three", 3, 6), ("images", "both", 4, 2),
-     ("block", "four", 4, 2)],
+    [("block", "two", 2, 4), ("layers", "two", 2, 1), ("single", "two", 2, 2), ("layers", "three", 3, 6),
+     ("images", "both", 4, 2), ("block", "four", 4, 2)],
 )  # fmt: skip
 def test_ranks_give_what_one_process_does(kind: str, mesh: str, ranks: int, batches: int, tmp_path: Path) -> None:
     folder = compiled(kind, mesh, batches)
@@ -96,7 +96,7 @@ def test_a_rank_opens_the_weights_of_its_stage_alone() -> None:
     sizes = [(folder / f"block_two.weights{end}").stat().st_size - 4096 for end in ("", ".1")]
     parameters = sum(value.numel() * 4 for value in subject("block")[0].parameters())
     assert all(parameters * 0.4 < size < parameters * 0.6 for size in sizes)
-    nothing = compiled("layers", "three", 6) / "library" / "layers_three.weights.1"
+    nothing = compiled("single", "two", 2) / "library" / "single_two.weights.1"
     assert nothing.stat().st_size == 4096
 
 

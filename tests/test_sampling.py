@@ -13,8 +13,10 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 import luminal
-from luminal.core import interp
+from luminal.core import interp, ir, ops, traverse
 from luminal.core.errors import InputError, ShapeError
+from luminal.core.structured import cond
+from luminal.core.types import bool_, f32
 from luminal.frontends.llm import sampling
 from luminal.llm.sampling import Sampler, Sampling, Slots
 from luminal.module import Module
@@ -258,3 +260,12 @@ def test_a_token_beyond_the_vocabulary_is_refused() -> None:
         Sampler(Sampling(bias={9: 1.0}), 9)
     with pytest.raises(ShapeError, match="expected at most 2"):
         sampling.graph(1, 2**20 + 1)
+
+
+def test_a_branch_takes_what_is_there_from_outside() -> None:
+    """Although it builds a constant again that what is outside reads."""
+    x, flag = ir.input_("x", (4,), f32), ir.input_("flag", (), bool_)
+    outside = ir.elementwise(ops.SQRT, x + ir.constant(1.5, f32))
+    (found,) = cond(flag, lambda: [outside], lambda: [outside * ir.constant(1.5, f32)])
+    assert found.inputs == (flag, outside)
+    assert not any(node.op is ops.SQRT for body in found.attr.bodies for node in traverse.everything(body))

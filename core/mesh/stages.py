@@ -126,7 +126,7 @@ class _Entry:
         self.name, self.whole, self.graph = name, whole, whole.graph
         self.own = [(state, node) for state, node in self.graph.left if state.name not in alike]
         self.link, self.rates = link, rates
-        order = traverse.topological(self.graph.roots)
+        order = _late(self.graph.roots)
         self.sent = _sent_for(order, self.graph, alike)
         self.steps = _ordered([node for node in order if self.sent[node] is node], self.sent, self.graph)
         self.reads = _weights(order, self.sent, whole)
@@ -325,6 +325,25 @@ class _Entry:
         weights = {node: weight for node, weight in self.whole.weights.items() if node in made}
         states = {state.name: self.whole.states[state.name] for state, _ in left}
         return Divided(stage, weights, self.whole.plans, states)
+
+
+def _late(roots: Sequence[Node]) -> list[Node]:
+    """What ``roots`` depend on, operands first: those that most follows to before others, so that what is soon computed
+    comes directly before what reads it, and crosses no cut before that."""
+    depth: dict[Node, int] = {}
+    for node in traverse.topological(roots):
+        depth[node] = 1 + max((depth[x] for x in node.inputs), default=0)
+    order: dict[Node, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order[node] = None
+        elif node not in order:
+            stack.append((node, True))
+            operands = sorted(node.inputs, key=lambda x: depth[x])
+            stack += [(x, False) for x in operands if x not in order]
+    return list(order)
 
 
 def _sent_for(order: Sequence[Node], graph: ir.Graph, alike: Collection[str]) -> dict[Node, Node | None]:
