@@ -122,6 +122,8 @@ def main(folder: Path, inputs: Path, output: str, runs: int, fate: str, way: str
             if rank == 1 and fate in ("killed", "stopped") and number == runs - 1:
                 os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fate])
             np.savez(f"{output}.{rank}.{number}.npz", *library.run(given))
+        calls = {name: fake.calls(name) for name in ("cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuLaunchKernel")}
+        Path(f"{output}.{rank}.calls").write_text(json.dumps(calls))
         if way == "mpi":
             del library  # which closes it
         else:

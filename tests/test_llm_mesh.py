@@ -116,16 +116,22 @@ def test_rounded_weights_are_divided_as_they_are(
     assert whole and sum(weight.of(1).attr.nbytes for weight in narrow) <= 0.55 * whole
 
 
-def test_experts_are_divided_by_their_number_in_each_entry() -> None:
-    """A rank has half of them and no other copy, for prompts, which all compute, and for tokens, which look up two."""
+@pytest.mark.parametrize("kind", [None, "q8_0"])
+def test_experts_are_divided_by_their_number_in_each_entry(kind: str | None) -> None:
+    """A rank has half of them and no other copy, rounded or not. Of tokens, it computes what is routed to its own; of
+    prompts, what is routed to each of its own."""
     source = compiler.opened(models("mixtral")[0])
-    config, tensors = families.read(source, 64, None)
+    config, tensors = families.read(source, 64, blocks.ENCODED[kind] if kind else None)
     graphs = graph.graphs("m", config, tensors, Room(64))
     parts = meshes.plans({entry: graphs[entry] for entry in ("decode", "prefill")}, MESH, EXPERTS, FREE)
     for entry, part in parts.items():
-        stacked = [weight for weight in part.weights.values() if len(weight.constant.shape) == 3]
+        stacked = [
+            weight for weight in part.weights.values() if weight.constant.shape[0] == 4 and weight.constant.rank > 2
+        ]
         cuts = [[str(cut) for _, cut in weight.cuts] for weight in stacked]
-        assert cuts == [["axis 0 in parts of 2"]] * 2, (entry, cuts)
+        assert cuts == [["axis 0 in parts of 2"]] * (4 if kind else 2), (entry, cuts)
+    assert [size.name for size in parts["decode"].graph.measured] == ["owned"]
+    assert [size.name for size in parts["prefill"].graph.measured] == ["routed"]
 
 
 @mpi_support.needed

@@ -96,6 +96,12 @@ def test_ranks_give_what_one_process_does(kind: str, mesh: tuple[int, ...], tmp_
     for each in found[1:]:
         np.testing.assert_array_equal(each.view(np.uint32), found[0].view(np.uint32))
     messages, size = map(int, (folder / "sent").read_text().split())
+    for rank in range(ranks):
+        made, launched, single = json.loads((tmp_path / f"y.{rank}.calls").read_text()).values()
+        if kind == "experts":  # how many of them a rank needs, data decides
+            assert (made, launched) == (0, 0) and single > 0
+        else:  # a graph for each stretch of kernels between exchanges
+            assert 1 < made <= 2 * messages + 1 and (launched, single) == (2 * made, 0)
     assert (tmp_path / "counted").read_text().splitlines() == [f"{2 * messages} {2 * size}"] * ranks
     assert not list(tmp_path.glob("luminal-nccl-*"))  # the last rank has removed what there was
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import luminal
 from luminal import api, cli, meshes, planning
 from luminal.core import target as targets
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, UnsupportedError
 from luminal.core.mesh import traffic
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program.ir import Program
@@ -118,6 +118,22 @@ def test_a_thousand_ranks_take_no_longer_to_foretell() -> None:
     assert found.divided["main"].traffic["data"] == traffic.Traffic()
 
 
+def test_kernels_of_gpus_take_what_their_operations_or_their_bytes_take() -> None:
+    """One product of matrices of 1024 rows and columns: for two ranks half of them."""
+
+    def seconds(node: str) -> tuple[float, float]:
+        module = torch.nn.Linear(1024, 1024, bias=False).eval()
+        shard = {"weight": {"tensor": 0}, "output": {"tensor": 1}}
+        mesh = {"tensor": 2}
+        found = luminal.plan(module, (torch.randn(1024, 1024),), mesh=mesh, shard=shard, node=node, target="cuda:sm_90")
+        assert found.threads == 0 and set(planning.OF_GPUS) < set(found.not_modelled)
+        return found.alone["main"].computing, found.divided["main"].computing
+
+    operations, whole = 2 * 1024**3, 3 * 4 << 20
+    assert seconds("1TFLOP/s,1000TB/s") == pytest.approx((operations / 1e12, operations / 2e12))
+    assert seconds("1000TFLOP/s,1GB/s") == pytest.approx((whole / 1e9, whole * 2 / 3 / 1e9))
+
+
 def test_this_machine_is_measured_where_no_node_is_described() -> None:
     found = luminal.plan(torch.nn.Linear(8, 8).eval(), (torch.randn(4, 8),), mesh={"data": 2}, threads=1)
     assert found.node.operations > 1e8 and found.node.bytes > 1e8
@@ -190,12 +206,20 @@ def test_compile_takes_a_mesh(file: Path, tmp_path: Path) -> None:
         (["--mesh", "tensor=2", "--shard", "up=tensor"], "NAME=whole"),
         (["--mesh", "tensor=2", "--shard", "up=data:0"], "expected an axis of tensor"),
         (["--mesh", "tensor=2", "--measured", "-1"], "expected seconds of a run"),
-        (["--mesh", "tensor=2", "--target", "cuda:sm_80"], "expected a CPU as the target"),
+        (["--mesh", "tensor=2", "--target", "cuda:sm_80"], "node: expected what cuda:sm_80 computes and moves"),
     ],
 )
 def test_what_makes_no_sense_is_refused(file: Path, more: list[str], said: str) -> None:
     code, output = run("plan", file, *more)
     assert code == 2 and said in " ".join(output.replace("│", " ").split())
+
+
+def test_a_target_without_meshes_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a mesh of devices is for CPUs and for NVIDIA's GPUs"):
+        luminal.plan(
+            torch.nn.Linear(8, 8).eval(), (torch.randn(4, 8),), mesh={"data": 2}, target="metal", node=NODE,
+            shard={"input": {"data": 0}, "output": {"data": 0}},
+        )  # fmt: skip
 
 
 def test_a_node_is_two_rates() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from luminal import arguments, artifact, entries, meshes, mixed, pipelines, planning, sharded
-from luminal.codegen import interface
+from luminal.codegen import interface, render
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
 from luminal.core.decompose import random
@@ -332,18 +332,24 @@ def plan(
     each rank, beside one rank alone. Nothing is run; arguments as for ``compile``.
 
     ``node`` describes what a rank computes and moves in a second with its ``threads``, ``"500GFLOP/s,40GB/s"``; by
-    default this machine is measured. ``measured`` are the seconds that a run of the first entry takes on one rank,
-    where that is known: all kernels then take longer, or less long, in proportion. What is symbolic has a typical size
-    between its bounds; fix it by ``dims``. ``luminal.planning`` says what the forecast leaves out.
+    default this machine is measured. Of GPUs it has to be given: the rates that kernels are to reach. ``measured`` are
+    the seconds that a run of the first entry takes on one rank, where that is known: all kernels then take longer, or
+    less long, in proportion. What is symbolic has a typical size between its bounds; fix it by ``dims``.
+    ``luminal.planning`` says what the forecast leaves out.
 
-    Raises InputError for a ``node`` or a ``measured`` time that is none, and else as ``compile`` does.
+    Raises InputError for a ``node`` or a ``measured`` time that is none, UnsupportedError for GPUs that exchange no
+    data, and else as ``compile`` does.
     """
     threads, rounding = arguments.threads(threads), activations_.parse(activations)
     if measured is not None and not (math.isfinite(measured) and measured > 0):
         raise InputError(f"measured: expected seconds of a run, found {measured!r}")
     chosen, choices = options(target, precision, algebra, weights, None, threads, named=_names(model))
-    if chosen.grid is not None:
-        raise InputError(f"a forecast is for CPUs: expected a CPU as the target, found {chosen.name}")
+    if chosen.grid is not None and node is None:
+        raise InputError(
+            f"node: expected what {chosen.name} computes and moves in a second, such as 60TFLOP/s,3TB/s: a GPU is not "
+            "measured here"
+        )
+    each = 0 if chosen.grid is not None else cpus(threads)
     stages, joined = Stages(progress), meshes.parse_link(link)
     axes, shard = meshes.read(mesh, shard, model)
     mesh = meshes.parse(axes)
@@ -365,12 +371,13 @@ def plan(
         name = next(iter(graphs.values())).name
         alone, divided = (compile_graphs(name, each, chosen) for each in (graphs, its))
         divided = divided if staged is None else staged.joined(divided, chosen)
+        render.HOSTS[chosen.dialect].check(divided)
     if rates is None:
         with stages("measure"):
             rates = planning.measured_node(chosen, cpus(threads))
 
     def foretold(rates: planning.Node) -> Outlook:
-        return planning.outlook(mesh, alone, divided, chosen, cpus(threads), rates, joined, words)
+        return planning.outlook(mesh, alone, divided, chosen, each, rates, joined, words)
 
     found = foretold(rates)
     if measured is not None:

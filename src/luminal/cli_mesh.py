@@ -88,7 +88,7 @@ def _as_json(found: Outlook) -> dict[str, Any]:
         "ranks": found.ranks,
         "speedup": {entry: found.speedup(entry) for entry in found.alone},
         "bubble": {entry: each.bubble for entry, each in found.divided.items() if each.stages},
-        "not_modelled": planning.NOT_MODELLED,
+        "not_modelled": found.not_modelled,
     }
 
 

@@ -1,9 +1,10 @@
 """What a run of a model takes on the ranks of a mesh: time, memory and traffic, foretold without running any of them.
 
 A kernel takes the cycles that the cost model of schedules counts, or as long as memory takes to move what it touches,
-whichever is longer, at the rates of a node. The exchanges of a rank go over one link, one after the other, and start
-where the program starts them; a wait takes what is then left of its exchange. All ranks are as fast as each other. In
-a pipeline, one rank of each stage runs, on a clock that all share: what it is sent arrives when it has been sent.
+whichever is longer, at the rates of a node; on a GPU, as long as its operations or its bytes take at these. The
+exchanges of a rank go over one link, one after the other, and start where the program starts them; a wait takes what is
+then left of its exchange. All ranks are as fast as each other. In a pipeline, one rank of each stage runs, on a clock
+that all share: what it is sent arrives when it has been sent.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ NOT_MODELLED = (
     "data that decides: a loop without a known number of rounds counts as one round, and both sides of a branch count",
     "the start of the program: opening the library, and reading weights from disk",
 )
+OF_GPUS = (
+    "how near kernels come to the rates of a GPU, which are taken as reached, and elementwise operations, as free",
+    "the start of each kernel, of some microseconds where ranks exchange data, and waiting for sizes that data decides",
+)
 
 
 @dataclass(frozen=True)
 class Node:
-    """What one rank does in a second, with all its threads: operations in float32 (a multiply-add is two), and bytes
-    between memory and processor."""
+    """What one rank does in a second, with all its threads: operations in float32 (a multiply-add is two), on a GPU at
+    the precision of its products, and bytes between memory and processor."""
 
     operations: float
     bytes: float
@@ -89,7 +94,7 @@ class Memory:
 @dataclass(frozen=True)
 class Outlook:
     """The forecasts of a model: ``alone``, on one rank, and ``divided``, on the ``mesh``, by entry; and the ``plan``,
-    how each weight lies, in words."""
+    how each weight lies, in words. A rank has so many ``threads``, or with none a GPU."""
 
     mesh: Mapping[str, int]
     threads: int
@@ -104,6 +109,11 @@ class Outlook:
     @property
     def ranks(self) -> int:
         return math.prod(self.mesh.values())
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """What the forecast leaves out, in words."""
+        return NOT_MODELLED if self.threads else (*NOT_MODELLED, *OF_GPUS)
 
     def speedup(self, entry: str) -> float:
         """How many times as fast a run of ``entry`` is on the mesh as on one rank."""
@@ -245,11 +255,14 @@ class _Run:
             self._send(axis, Traffic(rounds * traffic.messages, rounds * traffic.bytes))
 
     def _kernel(self, launch: Launch) -> float:
+        moving = profile.bytes_of(self.program, launch, self.sizes) / self.node.bytes
+        if self.target.grid is not None:
+            return max(self._size(launch.operations) / self.node.operations, moving)
         nest = self.program.kernels[launch.kernel].nest
         tasks = math.prod(self._size(loop.extent) for loop in nest.tasks)
         busy = max(1, min(self.threads, tasks // launch.grain))
         computing = cost.cycles(nest, self.target.costs) / (self.cycles * busy / self.threads)
-        return max(computing, profile.bytes_of(self.program, launch, self.sizes) / self.node.bytes)
+        return max(computing, moving)
 
     def _exchange(self, step: Exchange) -> None:
         buffer = self.program.buffer(step.operand)
@@ -290,7 +303,7 @@ def lines(outlook: Outlook) -> Iterable[str]:
     """What the forecast stands on, in words."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in outlook.mesh.items())
     node, link = outlook.node, outlook.link
-    threads = f"{outlook.threads} thread{'s' if outlook.threads > 1 else ''}"
+    threads = f"{outlook.threads} thread{'s' if outlook.threads > 1 else ''}" if outlook.threads else "a GPU"
     yield (
         f"{outlook.ranks} ranks ({mesh}), each with {threads}, {node.operations / 1e9:.3g} GFLOP/s and "
         f"{node.bytes / 1e9:.3g} GB/s of memory; a link of {link.bandwidth / 1e9:.3g} GB/s and "
@@ -301,4 +314,4 @@ def lines(outlook: Outlook) -> Iterable[str]:
             yield f"{entry}: stage {number} computes {text(stage.computing)} of {text(found.seconds)}"
         if found.stages:
             yield f"{entry}: the pipeline's bubble: ranks do not compute for {found.bubble:.0%} of their time"
-    yield from (f"not modelled: {what}" for what in NOT_MODELLED)
+    yield from (f"not modelled: {what}" for what in outlook.not_modelled)

@@ -155,8 +155,7 @@ class Context : public ContextBase<Library> {
     /// Begins an exchange between ranks, after the steps before it: once it has been waited for, `result` has what this
     /// one gets.
     void start(int32_t ticket, const Exchange& how, Address operand, Address result, int64_t bytes) {
-        decides_ = true;  // a graph holds kernels alone
-        if (counting_ || outcome_ != LM_OK) return;
+        if (!part() || outcome_ != LM_OK) return;
         if (!library_.ranks().start(step_, ticket, how, operand, result, bytes, observed_, exchanged_)) {
             outcome_ = LM_RANK_FAILED;
         }
@@ -167,7 +166,7 @@ class Context : public ContextBase<Library> {
 
     /// The steps that follow wait for the exchange of that ticket.
     void wait(int32_t ticket) {
-        if (counting_ || outcome_ != LM_OK) return;
+        if (!part() || outcome_ != LM_OK) return;
         if (!library_.ranks().wait(ticket, observed_, exchanged_)) outcome_ = LM_RANK_FAILED;
     }
 
@@ -397,27 +396,51 @@ class Context : public ContextBase<Library> {
         return outcome.failed() ? driver().failed(outcome, error_, "copy outputs from the GPU") : LM_OK;
     }
 
-    /// One launch of the whole entry.
+    /// One launch of the whole entry, or of each stretch of kernels between exchanges of ranks.
     int32_t run_plan(const Entry& entry, cuda::Stream stream) {
         cuda::Plan& plan = *plan_;
+        stepping_ = false;
+        observed_ = stream;
+        anew_ = !plan.is_built() || !plan.has(inputs_, outputs_);
         cuda::Outcome outcome;
-        if (!plan.is_built() || !plan.has(inputs_, outputs_)) {
-            stepping_ = false;
-            outcome = plan.begin(driver(), inputs_, outputs_);
-            if (!outcome.failed()) {
-                entry.run(*this, dims_, inputs_, outputs_);
-                if (outcome_ == LM_OK) outcome = plan.end(driver());
-            }
+        if (plan.exchanges() && statuses_.bytes() > 0) {
+            outcome = driver().fill(statuses_.address(), 0, statuses_.bytes(), stream);
+        }
+        if (outcome.failed()) return driver().failed(outcome, error_, "launch entry \"%s\"", entry.name);
+        if (anew_) {
+            plan.begin(inputs_, outputs_);
+        } else {
+            plan.again();
+        }
+        if (anew_ || plan.exchanges()) {
+            entry.run(*this, dims_, inputs_, outputs_);
+            if (outcome_ == LM_OK) outcome = plan.end(driver());
             if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "plan entry \"%s\"", entry.name);
             if (outcome_ != LM_OK) {
-                forget(plan);  // some of its kernels have other arguments than the rest
-                plan_ = &none_;
+                plan.spoil();
                 return outcome_;
             }
+            plan.set_built();
         }
-        if (plan.checked()) outcome = driver().fill(statuses_.address(), 0, statuses_.bytes(), stream);
+        if (plan.checked() && !plan.exchanges()) {
+            outcome = driver().fill(statuses_.address(), 0, statuses_.bytes(), stream);
+        }
         if (!outcome.failed()) outcome = plan.launch(driver(), stream);
         return outcome.failed() ? driver().failed(outcome, error_, "launch entry \"%s\"", entry.name) : LM_OK;
+    }
+
+    /// Ends a stretch of kernels, before something that is none; false where kernels are counted alone.
+    bool part() {
+        if (counting_) {
+            ++stretches_;
+            return false;
+        }
+        if (stepping_ || outcome_ != LM_OK) return true;
+        cuda::Outcome outcome = plan_->end(driver());
+        if (!outcome.failed()) outcome = plan_->launch(driver(), observed_);
+        if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "launch kernels between exchanges");
+        plan_->next();
+        return true;
     }
 
     /// Step by step: because conditions of the model decide which follow, or because somebody observes. To an observer,
@@ -453,7 +476,7 @@ class Context : public ContextBase<Library> {
             outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, shared, observed_,
                                       arguments, nullptr);
             if (!outcome.failed() && library_.has_observer()) outcome = synchronize(observed_);
-        } else {
+        } else if (anew_) {
             outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, shared,
                                                arguments, nullptr, nullptr, nullptr});
         }
@@ -526,7 +549,7 @@ class Context : public ContextBase<Library> {
         forget(*oldest);
         const int32_t count = count_launches(entry);
         const int32_t status =
-            oldest->prepare(driver(), library_.allocator(), model, entry, dims_, count, stream_, error_);
+            oldest->prepare(driver(), library_.allocator(), model, entry, dims_, count, stretches_, stream_, error_);
         if (status != LM_OK) {
             forget(*oldest);
             return status;
@@ -537,11 +560,12 @@ class Context : public ContextBase<Library> {
         return LM_OK;
     }
 
-    /// How many kernels a run at the present dims launches, if no condition decides.
+    /// How many kernels a run at the present dims launches, if no condition decides; and in how many stretches.
     int32_t count_launches(const Entry& entry) {
         counting_ = true;
         decides_ = false;
         launches_ = 0;
+        stretches_ = 1;
         entry.run(*this, dims_, inputs_, outputs_);
         counting_ = false;
         return launches_;
@@ -565,12 +589,13 @@ class Context : public ContextBase<Library> {
     cuda::Event done_ = nullptr;  // the last run has ended
     Address weights_ = 0;
     cuda::Plan plans_[PLANS];
-    cuda::Plan none_;
-    cuda::Plan* plan_ = &none_;
+    cuda::Plan* plan_ = plans_;
     uint64_t clock_ = 0;
     int32_t outcome_ = LM_OK;          // of the launches so far
     bool counting_ = false;            // launches are counted, not done
     int32_t launches_ = 0;
+    int32_t stretches_ = 0;            // of launches with none but kernels
+    bool anew_ = false;                // kernels of a plan get their arguments
     bool decides_ = false;             // a condition was asked for
     bool stepping_ = false;            // launches are done at once, not planned
     cuda::Stream observed_ = nullptr;  // on which they run then
