@@ -58,6 +58,11 @@ class Fragment:
         return self.rows * self.columns // self.warp
 
 
+# Of a block with threads that only copy: CUTLASS, "KernelTmaWarpSpecializedCooperative".
+COPIERS = 128  # threads of a group whose registers the others get, one of which copies
+COPYING = 40  # registers that such a thread keeps
+STEP, MOST = 8, 256  # PTX ISA, "setmaxnreg": registers of a thread are multiples of it, and so many at most
+
 # PTX ISA, "Shared Memory Matrix Layout" of wgmma, 128-byte swizzling: the pattern repeats every eight lines.
 PANEL = 128  # bytes of a line of a panel
 LINES = 8
@@ -94,6 +99,13 @@ def blocks_at_once(threads: int, registers: int) -> int:
     multiprocessor, where it has room for more; else 0."""
     room, enough = REGISTERS // (threads * (registers + BESIDE)), max(1, ENOUGH * WARP // threads)
     return enough if room > enough else 0
+
+
+def more_registers(threads: int, copiers: int) -> int:
+    """Registers of each of ``threads`` of a block that is alone on a multiprocessor, when each of ``copiers`` keeps
+    ``COPYING`` of its own; 0 where all of them may have as many as there are without that."""
+    own = REGISTERS // (threads + copiers) // STEP * STEP
+    return (own + (own - COPYING) * copiers // threads) // STEP * STEP if own < MOST else 0
 
 
 class Processor(NamedTuple):
@@ -142,6 +154,8 @@ class BlockCosts:
     sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
     grouped: float = 0.6  # of the time of a product, where groups of warps multiply from shared memory: an estimate
     grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
+    handed_ahead: tuple[int, ...] = (3, 2, 1)  # the same, where warps that only copy hand stages over
+    handed: float = 0.95  # of the time that groups take, where they wait for no copies and store while the next come
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory

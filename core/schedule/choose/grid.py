@@ -16,12 +16,13 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import HELD, PANEL, Fragment, Grid
+from luminal.core.grid import COPIERS, HELD, PANEL, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
+from luminal.core.schedule.grid.handed import Persist, SpecialiseWarps, rows_at_once
 from luminal.core.schedule.grid.hold import HoldRows
 from luminal.core.schedule.grid.lines import SumLines
 from luminal.core.schedule.grid.sort_rows import SortTogether
@@ -47,16 +48,19 @@ C = TypeVar("C")
 class ProductBlock:
     """How a block computes its tile of a product: ``terms`` are staged at once, ``ahead`` steps ahead; fragments
     are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments);
-    with ``grouped``, warps multiply in groups, each of which has whole rows."""
+    with ``grouped``, warps multiply in groups, each of which has whole rows. Where stages that other warps fill are
+    ``handed`` to them, blocks stay for several tiles."""
 
     terms: int
     ahead: int
     across: int
     grouped: bool = False
+    handed: bool = False
 
     def __str__(self) -> str:
         warps = f", warps of 1/{self.across} of its columns" if self.across else ""
         warps = ", warps in groups" if self.grouped else warps
+        warps += ", handed over by warps that copy" if self.handed else ""
         return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
 
 
@@ -191,6 +195,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
         block = blocks.product_block(grid, shape, threads(way), reduction.dtype.itemsize, taken, way.ahead)
         waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
         computing = blocks.block_cycles(grid, shape, block, *sizes)
+        if way.handed:
+            return blocks.handed_cycles(grid, shape, threads(way), *sizes)
         return (computing * grid.costs.grouped if way.grouped else computing) + waiting
 
     ways = [
@@ -201,6 +207,7 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     ]
     if group is not None:
         ways += [ProductBlock(PANEL // size, ahead, 0, True) for ahead in grid.costs.grouped_ahead]
+        ways += [ProductBlock(PANEL // size, ahead, 0, True, True) for ahead in grid.costs.handed_ahead]
 
     def scheduled(way: ProductBlock) -> Scheduled:
         if way.grouped:
@@ -263,8 +270,14 @@ def _schedule_tiles(
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
-    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps)
+    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed)
     state.do(stage)
+    if way.handed:
+        tiles = next((loop.extent for loop in reversed(state.loops())), 1)
+        state.do(Persist(grid.processors, rows_at_once(grid.processors, tile.rows, tile.columns, tiles)))
+        state.do(Parallelise(1))
+        state.do(SpecialiseWarps(stage.threads, COPIERS, target.requested_block))
+        return state.finish()
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockCosts
+from luminal.core.schedule.grid.handed import HandedSteps
 from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
@@ -33,7 +34,7 @@ class Stage:
 
     With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     Groups of warps multiply in the background, and stages are filled ``ahead`` steps before they are multiplied.
-    ``steps`` of the product are written out.
+    ``steps`` of the product are written out. Stages may be ``handed`` over by warps that only copy.
     """
 
     m: str
@@ -44,6 +45,7 @@ class Stage:
     parts: Square | Warps
     ahead: int = False
     steps: int = field(default=BlockCosts.steps, repr=False)
+    handed: bool = False
 
     @property
     def threads(self) -> int:
@@ -90,7 +92,7 @@ class Stage:
         def product(step: Int, stage: int) -> ln.Contract:
             return replace(contract, a=a.stage(stage), b=b.stage(stage))
 
-        kind = BackgroundSteps if self._in_groups else StagedSteps
+        kind = HandedSteps if self.handed else BackgroundSteps if self._in_groups else StagedSteps
         steps = kind(self.threads, count, (a, b), product, self.ahead)
         by = {ln.temporary(reduction.name, reduction.dtype): element}
         at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
