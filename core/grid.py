@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.precision import FP32, TF32, Precision
@@ -106,6 +109,19 @@ def more_registers(threads: int, copiers: int) -> int:
     ``COPYING`` of its own; 0 where all of them may have as many as there are without that."""
     own = REGISTERS // (threads + copiers) // STEP * STEP
     return (own + (own - COPYING) * copiers // threads) // STEP * STEP if own < MOST else 0
+
+
+NARROW = 8  # bits of a float whose values may all be tried
+
+
+@cache
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether ``wide`` has every value of ``narrow``, a float of at most ``NARROW`` bits."""
+    if not narrow.is_float or narrow.bits > NARROW:
+        return False
+    values = np.arange(1 << narrow.bits).astype(np.uint8).view(narrow.numpy).astype(np.float32)
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(wide.numpy).astype(np.float32), values, equal_nan=True))
 
 
 class Processor(NamedTuple):
@@ -216,6 +232,14 @@ class Grid:
         """Bytes of shared memory left to a block that reduces values of these types: each warp stores one partial
         result of each type there."""
         return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)
+
+    def multiplied(self, a: DType, b: DType) -> DType | None:
+        """The type of 16 bits in which fragments multiply matrices of these types, one of them or both of floats of
+        fewer bits, all of whose values it holds; None where there is none, or both are of a fragment's type."""
+        if not any(dtype.is_float and dtype.bits <= NARROW for dtype in (a, b)):
+            return None
+        types = dict.fromkeys(f.dtype for f in self.fragments if f.precision == FP32 and f.dtype.itemsize == 2)
+        return next((t for t in types if all(x == t or _holds(t, x) for x in (a, b))), None)
 
     def fragment(self, a: DType, b: DType, precision: Precision) -> Fragment | None:
         """The fragment for matrices of these types: in ``precision``, else exact; None if there is neither."""

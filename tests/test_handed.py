@@ -116,7 +116,7 @@ def test_blocks_stay_where_every_processor_has_several_tiles(sizes: tuple[int, i
 
 
 def test_the_block_of_a_large_product() -> None:
-    """As many blocks as processors; two groups of warps that multiply, and one that copies, whose registers they get."""
+    """As many blocks as processors; two groups of warps multiply, and one copies, whose registers they get."""
     nest = compile_graph(product(4096, 4096, 4096, b_along=False)[0], SM_90).kernels[0].nest
     assert SM_90.grid is not None
     assert nest.task_count == SM_90.grid.processors and (nest.threads, nest.copiers) == (256, 128)

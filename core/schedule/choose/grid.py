@@ -173,6 +173,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     left, right = element_and_value(reduction)
     a = stored_type(nest, left.array)
     b = stored_type(nest, right.leaf.array) if isinstance(right.leaf, ln.Access) else right.dtype
+    operands = grid.multiplied(a, b) if reduction.dtype == f32 else None
+    a, b = (a, b) if operands is None else (operands, operands)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
     most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
@@ -215,7 +217,7 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
             parts: Square | Warps = Warps(group.rows, tile.columns, group)
         else:
             parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment, way.across)
-        return _schedule_tiles(lowered, found, tile, parts, way, target, grid)
+        return _schedule_tiles(lowered, found, tile, parts, way, operands, target, grid)
 
     candidates = [Candidate("schedule", way, cycles(way)) for way in ways]
     return _chosen(nest, target, "block", candidates, scheduled, tile)
@@ -260,8 +262,8 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
 
 
 def _schedule_tiles(
-    lowered: Lowered, found: Contraction, tile: Tile, parts: Square | Warps, way: ProductBlock, target: Target,
-    grid: Grid,
+    lowered: Lowered, found: Contraction, tile: Tile, parts: Square | Warps, way: ProductBlock,
+    operands: DType | None, target: Target, grid: Grid,
 ) -> Scheduled:  # fmt: skip
     state = Scheduler(lowered.nest, target, tile.asked)
     of_m, of_n = lowered.loops(found.m), lowered.loops(found.n)
@@ -270,7 +272,7 @@ def _schedule_tiles(
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
-    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed)
+    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands)
     state.do(stage)
     if way.handed:
         tiles = next((loop.extent for loop in reversed(state.loops())), 1)
