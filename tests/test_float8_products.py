@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.codegen import dialects
+from luminal.codegen import dialects, render
+from luminal.codegen.dialect_cuda import CUDA
 from luminal.core import interp, ir, movement, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
@@ -21,7 +23,8 @@ from luminal.core.schedule.nest import walk
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.core.types import DType
-from tests.codegen_gpu_support import Emulated
+from tests import device_support
+from tests.codegen_gpu_support import Emulated, rendered
 from tests.schedule_support import run_program
 
 pytestmark = pytest.mark.usefixtures("sums_as_spelled")
@@ -122,3 +125,13 @@ def test_a_type_that_does_not_hold_the_values_is_not_taken() -> None:
     assert SM_80.grid.multiplied(E5, types.f8e8m0) == types.bf16
     for a, b in ((types.f16, types.f16), (E4, types.f32), (types.i8, types.i8), (types.f16, types.f8e8m0)):
         assert SM_80.grid.multiplied(a, b) is None
+
+
+@device_support.needs_nvcc
+def test_a_gpu_that_converts_them_does_so_by_one_instruction(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text(render.kernel_text(rendered("k", program("e4m3 by groups of sm_90")[2].kernels[0].nest, CUDA)))
+    for compute, found in (("sm_80", False), ("sm_90a", True)):
+        command = [str(device_support.NVCC), *device_support.FLAGS, f"-arch={compute}", "-ptx", "-o", "-", str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert ("cvt.rn.f16x2.e4m3x2" in text) == found
