@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from luminal.codegen import integers, signature
+from luminal.codegen import integers, roles, signature
 from luminal.codegen.cpp import Names
 from luminal.codegen.dialect import BlockSyntax, Dialect
 from luminal.codegen.dialect_cpp import CPP
@@ -139,8 +139,14 @@ def _block(frame: Frame, statements: Statements, nest: LoopNest, syntax: BlockSy
             frame.bind(loops[0].axis, Value(axis))
         else:
             _decode(frame, statements, loops, axis)
+    body = loops[-1].body if loops else nest.body
     statements.threads.begin()
-    statements.body(loops[-1].body if loops else nest.body)
+    if nest.copiers:
+        statements.body(roles.shared(body))
+        with statements.threads.copying():
+            statements.body(roles.copying(body))
+        body = roles.computing(body)
+    statements.body(body)
 
 
 def _decode(frame: Frame, statements: Statements, loops: tuple[Loop, ...], task: str) -> None:

@@ -172,4 +172,6 @@ def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool 
     pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written, aligned=a.aligned) for a in nest.arrays)
     held = [s for s in statements(nest.body) if isinstance(s, Alloc) and s.space == "registers"]
     holds = sum(s.extent * s.dtype.compute.itemsize for s in held) // REGISTER // max(1, nest.threads)
-    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims), fetches, holds=holds)
+    return Signature(
+        name, dialect, nest.threads + nest.copiers, pointers, nest.checked, bool(nest.dims), fetches, holds=holds
+    )

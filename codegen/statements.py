@@ -18,6 +18,7 @@ from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.grid import COPIES
 from luminal.core.ops import Failure
+from luminal.core.schedule.nest.hand_over import HandOver
 from luminal.core.schedule.nest.ir import (
     Access,
     Alloc,
@@ -116,6 +117,8 @@ class Statements:
                 self.frame.line(f"prefetch({self.expressions.pointer(statement.array, statement.offset)});")
             elif isinstance(statement, CopyBox):
                 self._copy_box(statement)
+            elif isinstance(statement, HandOver):
+                self.threads.hand_over(statement)
             elif isinstance(statement, Contract):
                 self._contract(statement)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import BoxMap, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.grid import ALIGNMENT, LINES, PANEL, WARP
+from luminal.core.grid import ALIGNMENT, COPYING, LINES, PANEL, WARP, more_registers
 from luminal.core.schedule.grid.legality import shared_bytes
+from luminal.core.schedule.nest.hand_over import HandOver
 from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, CopyBox, Loop, LoopNest, Statement, Store
 from luminal.core.schedule.nest.walk import arrays_touched, headers, inside, statements
 from luminal.core.symbolic import Int, Var
@@ -48,6 +50,7 @@ class Threads:
         self._boxed = ""  # the variable that knows of copies of boxes
         self.maps: list[BoxMap] = []
         self._products = _Copies("", "")
+        self._slots = _Slots(nest)
         self._exchanged = _exchanged(nest)
         fragments = [s.fragment for s in statements(nest.body) if isinstance(s, Contract)]
         self._lanes = any(f is not None and not f.panels for f in fragments)
@@ -56,6 +59,8 @@ class Threads:
         self._shares = any(isinstance(s, Store) and s.array in panels for s in one_by_one)
         syntax = frame.dialect.block
         self._stages = _stages_of_boxes(nest) if frame.dialect.head.map else 0
+        if nest.copiers and not self._stages:
+            raise SpecError(f"{frame.dialect.language} has no boxes that some threads could copy for others")
         taken = shared_bytes(nest) + (PANEL * LINES if self._stages else 0)  # panels begin at whole multiples
         self._requests = syntax is not None and 0 < syntax.own < taken
 
@@ -78,7 +83,13 @@ class Threads:
             self.frame.line(f"const {self.frame.integer} {lane} = {name} % {WARP};")
             self.indices.named(sym.mod(self._number, WARP), lane)
         stages = self._stages
-        if stages:
+        if self.nest.copiers:
+            arrivals, slots = (self.frame.names.like(each) for each in ("arrivals", "slots"))
+            self._share(arrivals, u64, 2 * stages, u64.itemsize)
+            made = f"slots_begin<{stages}, {self.nest.threads // WARP}>({arrivals}, {name})"
+            self.frame.line(f"Slots<{stages}> {slots} = {made};")
+            self._slots.name = slots
+        elif stages:
             arrivals, boxes = (self.frame.names.like(each) for each in ("arrivals", "boxes"))
             self._share(arrivals, u64, stages, u64.itemsize)
             self.frame.line(f"Boxes<{stages}> {boxes} = boxes_begin<{stages}>({arrivals}, {name});")
@@ -142,7 +153,6 @@ class Threads:
             head = f"{unroll}\nfor ({self.frame.integer} {turn} = 0; {turn} < {turns}; ++{turn}) {{"
             whole = sym.always(loop.extent - turns * loop.lanes)
             with self.frame.open(head, certain=True, writes=writes) as scope:
-                self.frame.line(f"const {self.frame.integer} {name} = {number} + {loop.lanes}*{turn};")
                 self.frame.bind(loop.axis, Value(name))
                 self.frame.bind(variable, Value(turn))
                 self._turn = self._number + loop.lanes * sym.expr(variable)
@@ -152,6 +162,8 @@ class Threads:
                 else:
                     with self.frame.open(f"if ({name} < {extent}) {{", certain=False, writes=writes):
                         yield
+                if any(re.search(rf"\b{name}\b", line) for line in scope.lines):  # not for registers alone
+                    scope.lines.insert(0, f"const {self.frame.integer} {name} = {number} + {loop.lanes}*{turn};")
             return
         step = f"{name} += {loop.lanes}" if loop.lanes > 1 else f"++{name}"
         head = f"for ({self.frame.integer} {name} = {number}; {name} < {extent}; {step}) {{"
@@ -197,6 +209,37 @@ class Threads:
             self.frame.line("share_with_groups();")
         self.frame.line("barrier_of_all_memory();" if barrier.all_memory else "barrier();")
 
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """Opens what the threads do that only copy, of which one does it; they end with the ``with``. The others have
+        their registers from then on."""
+        threads, number = self.nest.threads, self.number
+        more = more_registers(threads, self.nest.copiers)
+        self._slots.fills = True
+        with self.frame.open(f"if ({number} >= {threads}) {{", certain=False):
+            if more:
+                self.frame.line(f"fewer_registers<{COPYING}>();")
+            with self.frame.open(f"if ({number} == {threads}) {{", certain=False):
+                yield
+            self.frame.line("return;")
+        self._slots.fills = False
+        if more:
+            self.frame.line(f"more_registers<{more}>();")
+
+    def hand_over(self, statement: HandOver) -> None:
+        """Adds that a slot changes hands: to whom fills it that it is full, to the others a wait for that, or that it
+        is given back."""
+        slots = self._slots
+        if slots.fills:
+            self.frame.line(f"slot_filled<{statement.slot}>({slots.name});")
+            slots.open = None
+        elif statement.filled:
+            self.frame.line(f"slot_wait_full<{statement.slot}>({slots.name});")
+        else:
+            for line in self._products.wait(statement.products):
+                self.frame.line(line)
+            self.frame.line(f"slot_give_back<{statement.slot}>({slots.name}, {self.number});")
+
     def copies(self) -> None:
         """Notes that an asynchronous copy has been started."""
         self._copies.started = True
@@ -209,6 +252,13 @@ class Threads:
             found = BoxMap(self.frame.names.like(f"box_{source.name}"), *about)
             self.maps.append(found)
         shape = f"{box.lines}, {box.row * to.dtype.itemsize // PANEL}"
+        if self._slots.fills:
+            slot, slots = self._slots.of[box.array], self._slots.name
+            if slot != self._slots.open:
+                self.frame.line(f"slot_wait_empty<{slot}>({slots});")
+                self._slots.open = slot
+            self.frame.line(f"slot_copy<{slot}, {shape}>({slots}, {to.name}, {found.name}, {at});")
+            return
         self.frame.line(f"copy_box<{shape}>({self._boxed}, {to.name}, {found.name}, {self.number}, {at});")
         self._boxes.started = True
 
@@ -226,20 +276,24 @@ class Threads:
             yield
             return
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
+        products = any(s.products for s in statements(body) if isinstance(s, Barrier | HandOver))
         both = (self._copies, self._boxes, self._products)
         before = [replace(copies) for copies in both]
         boxes = bool(self.frame.dialect.head.map)
         self._copies.started |= _leaves_copies(body, boxes=False, as_boxes=boxes)
         self._boxes.started |= boxes and _leaves_copies(body, boxes=True, as_boxes=boxes)
         for copies in both:
-            copies.left |= copies.begun and any(b.products if copies is self._products else b.left for b in barriers)
+            left = products if copies is self._products else any(b.left for b in barriers)
+            copies.left |= copies.begun and left
+        self._products.left |= self._products.started
+        self._products.started = False
         self._around += 1
         yield
         self._around -= 1
+        if self._products.started:
+            raise SpecError("a product is under way at the end of a loop or condition: nothing waits for it there")
         for copies, earlier in zip(both, before, strict=True):
             copies.started, copies.left = copies.started or earlier.started, copies.left or earlier.left
-        if self._products.started:
-            raise SpecError("a product is under way at the end of a loop or condition: no barrier follows it there")
 
     def moved(self, body: Sequence[Statement]) -> frozenset[str]:
         """The arrays that other threads may have changed after a barrier in ``body``: no read moves across it."""
@@ -312,6 +366,27 @@ class _Copies:
         self.begun = self.begun or self.started
         self.started, self.left = False, waits and left > 0
         return [self.waiting.format(left=left)] if waits else []
+
+
+class _Slots:
+    """The slots that threads which only copy hand over: the ``name`` of the variable that knows of them, which of them
+    each array is ``of``, whether the statements are those of the threads that fill (``fills``), and the slot whose
+    boxes are being copied (``open``)."""
+
+    def __init__(self, nest: LoopNest) -> None:
+        self.name = ""
+        self.fills = False
+        self.open: int | None = None
+        self.of: dict[str, int] = {}
+        boxes: list[str] = []
+        for statement in statements(nest.body):
+            if isinstance(statement, CopyBox):
+                boxes.append(statement.array)
+            elif isinstance(statement, HandOver) and statement.filled:
+                for array in boxes:
+                    if self.of.setdefault(array, statement.slot) != statement.slot:
+                        raise SpecError(f"array {array} is handed over in slots {self.of[array]} and {statement.slot}")
+                boxes = []
 
 
 def _about(found: BoxMap) -> tuple[object, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.precision import FP32, TF32, Precision
@@ -58,6 +61,11 @@ class Fragment:
         return self.rows * self.columns // self.warp
 
 
+# Of a block with threads that only copy: CUTLASS, "KernelTmaWarpSpecializedCooperative".
+COPIERS = 128  # threads of a group whose registers the others get, one of which copies
+COPYING = 40  # registers that such a thread keeps
+STEP, MOST = 8, 256  # PTX ISA, "setmaxnreg": registers of a thread are multiples of it, and so many at most
+
 # PTX ISA, "Shared Memory Matrix Layout" of wgmma, 128-byte swizzling: the pattern repeats every eight lines.
 PANEL = 128  # bytes of a line of a panel
 LINES = 8
@@ -94,6 +102,26 @@ def blocks_at_once(threads: int, registers: int) -> int:
     multiprocessor, where it has room for more; else 0."""
     room, enough = REGISTERS // (threads * (registers + BESIDE)), max(1, ENOUGH * WARP // threads)
     return enough if room > enough else 0
+
+
+def more_registers(threads: int, copiers: int) -> int:
+    """Registers of each of ``threads`` of a block that is alone on a multiprocessor, when each of ``copiers`` keeps
+    ``COPYING`` of its own; 0 where all of them may have as many as there are without that."""
+    own = REGISTERS // (threads + copiers) // STEP * STEP
+    return (own + (own - COPYING) * copiers // threads) // STEP * STEP if own < MOST else 0
+
+
+NARROW = 8  # bits of a float whose values may all be tried
+
+
+@cache
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether ``wide`` has every value of ``narrow``, a float of at most ``NARROW`` bits."""
+    if not narrow.is_float or narrow.bits > NARROW:
+        return False
+    values = np.arange(1 << narrow.bits).astype(np.uint8).view(narrow.numpy).astype(np.float32)
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(wide.numpy).astype(np.float32), values, equal_nan=True))
 
 
 class Processor(NamedTuple):
@@ -142,6 +170,8 @@ class BlockCosts:
     sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
     grouped: float = 0.6  # of the time of a product, where groups of warps multiply from shared memory: an estimate
     grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
+    handed_ahead: tuple[int, ...] = (3, 2, 1)  # the same, where warps that only copy hand stages over
+    handed: float = 0.95  # of the time that groups take, where they wait for no copies and store while the next come
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory
@@ -202,6 +232,14 @@ class Grid:
         """Bytes of shared memory left to a block that reduces values of these types: each warp stores one partial
         result of each type there."""
         return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)
+
+    def multiplied(self, a: DType, b: DType) -> DType | None:
+        """The type of 16 bits in which fragments multiply matrices of these types, one of them or both of floats of
+        fewer bits, all of whose values it holds; None where there is none, or both are of a fragment's type."""
+        if not any(dtype.is_float and dtype.bits <= NARROW for dtype in (a, b)):
+            return None
+        types = dict.fromkeys(f.dtype for f in self.fragments if f.precision == FP32 and f.dtype.itemsize == 2)
+        return next((t for t in types if all(x == t or _holds(t, x) for x in (a, b))), None)
 
     def fragment(self, a: DType, b: DType, precision: Precision) -> Fragment | None:
         """The fragment for matrices of these types: in ``precision``, else exact; None if there is neither."""

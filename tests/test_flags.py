@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from luminal.core import schedule
+from luminal.core import ir, schedule, types
 from luminal.core import target as targets
+from luminal.core.decompose import contraction
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.numeric import quantise
 from luminal.frontends.fx import importer
@@ -103,6 +104,9 @@ def test_every_flag_is_both_at_each_of_its_readers(monkeypatch: pytest.MonkeyPat
     graphs += [(rounded, target, "fp32") for target in ("avx2", "cuda:sm_80")]  # sums of blocks scaled
     square = importer.load(torch.nn.Linear(1024, 1024).eval(), (torch.randn(2048, 1024),))
     graphs.append((square, "cuda:sm_90", "bf16"))  # groups of warps multiply
+    a, b = ir.input_("a", (4096, 128), types.bf16), ir.input_("b", (128, 4096), types.bf16)
+    large = ir.Graph("large", (a, b), (("y", contraction.matmul(a, b)),))
+    graphs.append((large, "cuda:sm_90", "bf16"))  # warps that only copy hand over what they multiply
     seen = watched(monkeypatch)
     for graph, target, precision in graphs:
         compile_graph(graph, targets.parse(target, precision, threads=2))

@@ -42,6 +42,7 @@ struct Cell {
     struct Touch {
         uint32_t launch = 0, thread = 0;
         Time time;
+        uint32_t arrivals = 0;  // of the thread so far
         uint16_t shares = 0;  // of the thread that wrote
         uint8_t bytes = 0;
     };
@@ -80,19 +81,24 @@ struct Product {
     }
 };
 
-/// A box on its way into shared memory: parts of 16 bytes and what they hold, none of which is there yet.
+/// A box on its way into shared memory: parts of 16 bytes and what they hold, none of which is there yet; and the touch of
+/// the thread that copies it.
 struct Box {
     std::vector<std::pair<char*, std::vector<char>>> parts;
+    Cell::Touch by;
 };
 
-/// An mbarrier of one thread: `expected` bytes of its phase, of which boxes bring `bytes`.
+/// An mbarrier of `threads`: how many of its phase have `arrived`, and `expected` bytes, of which boxes bring `bytes`.
+/// `seen` says of each thread of the block after how many of its arrivals those of this phase, and of that before, come.
 struct Arrival {
+    uint32_t threads = 1;
     uint32_t phase = 0;
-    bool arrived = false;
+    uint32_t arrived = 0;
     uint64_t expected = 0, bytes = 0;
     std::vector<Box> boxes;
+    std::vector<uint32_t> seen, before;
 
-    bool ends() const { return arrived && expected == bytes; }
+    bool ends() const { return arrived == threads && expected == bytes; }
 };
 
 struct Fiber {
@@ -104,6 +110,8 @@ struct Fiber {
     Time shared_time, global_time;
     void* given = nullptr;  // to the lanes of its warp
     void (*together)(void* const* lanes) = nullptr;
+    uint32_t arrivals = 0;                 // how often it has arrived
+    std::vector<uint32_t> seen;            // of each thread, how many of its arrivals come before what this one does now
     const void* arrival = nullptr;         // for which it waits
     uint32_t parity = 0;
     std::vector<Copy> copies;              // since the last commit
@@ -287,11 +295,14 @@ Time now(const Memory& memory) {
 }
 
 /// Whether a touch by another thread is ordered before the running one: by a barrier since, of the block or of the warp
-/// that both belong to. In memory that blocks share, nothing orders different blocks.
+/// that both belong to, or by an arrival since for which the running one has waited. In memory that blocks share, nothing
+/// orders different blocks.
 bool ordered(const Cell::Touch& touch, uint32_t self, Time time, uint32_t threads) {
     if (touch.launch != emulator().launch || touch.thread == self) return true;
     if (touch.thread / threads != self / threads) return false;
     if (touch.time.epoch != time.epoch) return true;
+    const std::vector<uint32_t>& seen = emulator().current->seen;
+    if (!seen.empty() && seen[touch.thread % threads] > touch.arrivals) return true;
     const bool same_warp = touch.thread % threads / WARP == self % threads / WARP;
     return same_warp && touch.time.warp_epoch != time.warp_epoch;
 }
@@ -363,7 +374,8 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
             const bool replaced = first.thread == self || ordered(first, self, time, threads);
             Cell::Touch& mine = write ? cell.writer : cell.readers[replaced ? 0 : 1];
             const bool again = mine.launch == e.launch && mine.thread == self && mine.time == time;
-            mine = {e.launch, self, time, e.current->shares, static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
+            mine = {e.launch, self, time, e.current->arrivals, e.current->shares,
+                    static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
         }
         address += count;
         bytes -= count;
@@ -401,6 +413,12 @@ void finish(const std::vector<Product>& products) {
     }
 }
 
+/// Adds to what is seen of the arrivals of each thread.
+void see(std::vector<uint32_t>& seen, const std::vector<uint32_t>& more) {
+    if (seen.size() < more.size()) seen.resize(more.size());
+    for (size_t i = 0; i < more.size(); ++i) seen[i] = std::max(seen[i], more[i]);
+}
+
 /// Whether the phase of that parity of an arrival has ended: it does where nothing is missing any more, and its boxes
 /// are there then.
 bool phase_ended(const void* at, uint32_t parity) {
@@ -416,17 +434,14 @@ bool phase_ended(const void* at, uint32_t parity) {
     for (const Box& box : arrival.boxes) {
         for (const auto& [to, bytes] : box.parts) {
             memcpy(to, bytes.data(), bytes.size());
-            const Fiber& by = *e.current;  // as if it had written them, and shared them with products
-            const Time time = now(*find(reinterpret_cast<uintptr_t>(to), bytes.size()));
             Cell* const cells = cells_of(to);
             for (uint32_t i = 0; i < bytes.size() / 4; ++i) {
                 cells[i].written = 0xF;
-                cells[i].writer = {e.launch, e.block * e.kernel->threads + by.thread, time,
-                                   static_cast<uint16_t>(by.shares - 1), 0xF};
+                cells[i].writer = box.by;
             }
         }
     }
-    arrival = Arrival{arrival.phase + 1, false, 0, 0, {}};
+    arrival = Arrival{arrival.threads, arrival.phase + 1, 0, 0, 0, {}, {}, std::move(arrival.seen)};
     return true;
 }
 
@@ -526,6 +541,8 @@ void run_block() {
     for (Fiber& fiber : e.fibers) {
         fiber.state = State::ready;
         fiber.shared_time = fiber.global_time = {};
+        fiber.arrivals = 0;
+        fiber.seen.clear();
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.products.clear();
@@ -688,15 +705,37 @@ void lm_emulated_product_wait(uint32_t sets) {
     }
 }
 
-void lm_emulated_arrival_begin(uint64_t* arrival) { emulator().arrivals[arrival] = {}; }
-void lm_emulated_arrival_expect(uint64_t* arrival, uint32_t bytes) { emulator().arrivals[arrival].expected += bytes; }
-void lm_emulated_arrival(uint64_t* arrival) { emulator().arrivals[arrival].arrived = true; }
+void lm_emulated_arrival_begin(uint64_t* arrival, uint32_t threads) {
+    emulator().arrivals[arrival] = {};
+    emulator().arrivals[arrival].threads = threads;
+}
+
+void lm_emulated_arrival_expect(uint64_t* arrival, uint32_t bytes) {
+    Arrival& of = emulator().arrivals[arrival];
+    if (of.ends()) phase_ended(arrival, of.phase % 2);  // nobody has waited for it
+    of.expected += bytes;
+}
+
+void lm_emulated_arrival(uint64_t* arrival) {
+    Emulator& e = emulator();
+    Fiber& fiber = *e.current;
+    Arrival& of = e.arrivals[arrival];
+    if (of.ends()) phase_ended(arrival, of.phase % 2);  // nobody has waited for it
+    if (++of.arrived > of.threads) {
+        stop("too many arrivals", "at " + near(reinterpret_cast<uintptr_t>(arrival)) + ", in one of its phases");
+    }
+    ++fiber.arrivals;
+    see(of.seen, fiber.seen);
+    of.seen.resize(e.fibers.size());
+    of.seen[fiber.thread] = std::max(of.seen[fiber.thread], fiber.arrivals);
+}
 
 void lm_emulated_arrival_wait(uint64_t* arrival, uint32_t parity) {
     Fiber& fiber = *emulator().current;
     fiber.arrival = arrival;
     fiber.parity = parity;
     while (!phase_ended(arrival, parity)) wait(State::at_arrival);
+    see(fiber.seen, emulator().arrivals[arrival].before);
 }
 
 void lm_emulated_copy_box(void* shared, const void* map, const int32_t* at, uint64_t* arrival) {
@@ -734,6 +773,9 @@ void lm_emulated_copy_box(void* shared, const void* map, const int32_t* at, uint
             box.parts.emplace_back(to, std::move(bytes));
         }
     }
+    const Fiber& by = *e.current;  // as if it had written the box, and shared it with products
+    box.by = {e.launch, e.block * e.kernel->threads + by.thread, by.shared_time, by.arrivals,
+              static_cast<uint16_t>(by.shares - 1), 0xF};
     e.arrivals[arrival].bytes += PANEL * of.box[1];
     e.arrivals[arrival].boxes.push_back(std::move(box));
 }

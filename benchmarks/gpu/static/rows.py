@@ -118,6 +118,7 @@ def _tile(kernel: program.Kernel) -> str:
     """The tile of a block, and its warps; empty where the kernel has none."""
     tiles = [s for s in kernel.scheduled.schedule if isinstance(s, Stage)]
     warps = f"{kernel.nest.threads // 32} warps"
+    warps += f", {kernel.nest.copiers // 32} that copy" * bool(kernel.nest.copiers)
     return (
         f"{tiles[0].rows} x {tiles[0].columns} x {tiles[0].depth}, {1 + tiles[0].ahead} stages, {warps}"
         if tiles

@@ -16,12 +16,13 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import HELD, PANEL, Fragment, Grid
+from luminal.core.grid import COPIERS, HELD, PANEL, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
+from luminal.core.schedule.grid.handed import Persist, SpecialiseWarps, rows_at_once
 from luminal.core.schedule.grid.hold import HoldRows
 from luminal.core.schedule.grid.lines import SumLines
 from luminal.core.schedule.grid.sort_rows import SortTogether
@@ -47,16 +48,19 @@ C = TypeVar("C")
 class ProductBlock:
     """How a block computes its tile of a product: ``terms`` are staged at once, ``ahead`` steps ahead; fragments
     are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments);
-    with ``grouped``, warps multiply in groups, each of which has whole rows."""
+    with ``grouped``, warps multiply in groups, each of which has whole rows. Where stages that other warps fill are
+    ``handed`` to them, blocks stay for several tiles."""
 
     terms: int
     ahead: int
     across: int
     grouped: bool = False
+    handed: bool = False
 
     def __str__(self) -> str:
         warps = f", warps of 1/{self.across} of its columns" if self.across else ""
         warps = ", warps in groups" if self.grouped else warps
+        warps += ", handed over by warps that copy" if self.handed else ""
         return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
 
 
@@ -169,6 +173,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     left, right = element_and_value(reduction)
     a = stored_type(nest, left.array)
     b = stored_type(nest, right.leaf.array) if isinstance(right.leaf, ln.Access) else right.dtype
+    operands = grid.multiplied(a, b) if reduction.dtype == f32 else None
+    a, b = (a, b) if operands is None else (operands, operands)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
     most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
@@ -191,6 +197,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
         block = blocks.product_block(grid, shape, threads(way), reduction.dtype.itemsize, taken, way.ahead)
         waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
         computing = blocks.block_cycles(grid, shape, block, *sizes)
+        if way.handed:
+            return blocks.handed_cycles(grid, shape, threads(way), *sizes)
         return (computing * grid.costs.grouped if way.grouped else computing) + waiting
 
     ways = [
@@ -201,6 +209,7 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     ]
     if group is not None:
         ways += [ProductBlock(PANEL // size, ahead, 0, True) for ahead in grid.costs.grouped_ahead]
+        ways += [ProductBlock(PANEL // size, ahead, 0, True, True) for ahead in grid.costs.handed_ahead]
 
     def scheduled(way: ProductBlock) -> Scheduled:
         if way.grouped:
@@ -208,7 +217,7 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
             parts: Square | Warps = Warps(group.rows, tile.columns, group)
         else:
             parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment, way.across)
-        return _schedule_tiles(lowered, found, tile, parts, way, target, grid)
+        return _schedule_tiles(lowered, found, tile, parts, way, operands, target, grid)
 
     candidates = [Candidate("schedule", way, cycles(way)) for way in ways]
     return _chosen(nest, target, "block", candidates, scheduled, tile)
@@ -253,8 +262,8 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
 
 
 def _schedule_tiles(
-    lowered: Lowered, found: Contraction, tile: Tile, parts: Square | Warps, way: ProductBlock, target: Target,
-    grid: Grid,
+    lowered: Lowered, found: Contraction, tile: Tile, parts: Square | Warps, way: ProductBlock,
+    operands: DType | None, target: Target, grid: Grid,
 ) -> Scheduled:  # fmt: skip
     state = Scheduler(lowered.nest, target, tile.asked)
     of_m, of_n = lowered.loops(found.m), lowered.loops(found.n)
@@ -263,8 +272,14 @@ def _schedule_tiles(
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
-    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps)
+    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands)
     state.do(stage)
+    if way.handed:
+        tiles = next((loop.extent for loop in reversed(state.loops())), 1)
+        state.do(Persist(grid.processors, rows_at_once(grid.processors, tile.rows, tile.columns, tiles)))
+        state.do(Parallelise(1))
+        state.do(SpecialiseWarps(stage.threads, COPIERS, target.requested_block))
+        return state.finish()
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()

@@ -205,6 +205,7 @@ def block_tile(target: Target, found: Contraction) -> Tile:
     assert grid is not None
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
     narrow = found.a.source.dtype
+    narrow = grid.multiplied(narrow, found.b.source.dtype) or narrow
     fragment = target.fragment(narrow, narrow) if found.dtype == f32 else None
     grouped = found.dtype == f32 and any(f.dtype == narrow for f in grid.groups)
 

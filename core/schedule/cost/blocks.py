@@ -6,6 +6,7 @@ one product. Nothing here was measured on a device: `luminal tune` does that, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from luminal.core.grid import REGISTER, WARP, BlockLimits, BlockTile, Grid
@@ -48,6 +49,16 @@ def occupancy(grid: Grid, block: Block) -> float:
 def block_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:
     """Cycles of a step of ``batch`` products in tiles of blocks, on all processors at once."""
     return _waves(grid, tile, batch, rows, columns) * tile.rows * tile.columns / (tile.rate * occupancy(grid, block))
+
+
+def handed_cycles(grid: Grid, tile: BlockTile, threads: int, batch: int, rows: int, columns: int) -> float:
+    """As ``block_cycles``, for groups of warps in blocks that stay, one on each processor: infinite where not every
+    processor has a tile, as then nothing is gained by staying."""
+    tiles = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    if tiles < grid.processors:
+        return math.inf
+    of_tile = tile.rows * tile.columns / (tile.rate * min(1.0, threads / (WARP * grid.costs.warps)))
+    return _waves(grid, tile, batch, rows, columns) * of_tile * grid.costs.grouped * grid.costs.handed
 
 
 def waiting_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:

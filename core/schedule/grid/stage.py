@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockCosts
+from luminal.core.schedule.grid.handed import HandedSteps
 from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import element_and_value
+from luminal.core.schedule.nest.operands import element_and_value, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
 from luminal.core.schedule.nest.walk import accesses, perfect_loops
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Stage:
 
     With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     Groups of warps multiply in the background, and stages are filled ``ahead`` steps before they are multiplied.
-    ``steps`` of the product are written out.
+    ``steps`` of the product are written out. Stages may be ``handed`` over by warps that only copy. Elements of another
+    type than ``operands`` are converted to that, which holds all their values, as they are staged.
     """
 
     m: str
@@ -44,6 +48,8 @@ class Stage:
     parts: Square | Warps
     ahead: int = False
     steps: int = field(default=BlockCosts.steps, repr=False)
+    handed: bool = False
+    operands: DType | None = None
 
     @property
     def threads(self) -> int:
@@ -67,8 +73,8 @@ class Stage:
                 lines=isinstance(self.parts, Warps), ahead=bool(self.ahead), panels=self._in_groups, value=value,
             )
             for name, access, value, side in (
-                ("stage_a", left, None, rows),
-                ("stage_b", accesses(right)[0], None if right.leaf is not None else right, columns),
+                ("stage_a", left, self._converted(nest, left), rows),
+                ("stage_b", accesses(right)[0], self._value(nest, right), columns),
             )
         )  # fmt: skip
         thread = sym.var("t0", 0, self.threads - 1)
@@ -90,7 +96,7 @@ class Stage:
         def product(step: Int, stage: int) -> ln.Contract:
             return replace(contract, a=a.stage(stage), b=b.stage(stage))
 
-        kind = BackgroundSteps if self._in_groups else StagedSteps
+        kind = HandedSteps if self.handed else BackgroundSteps if self._in_groups else StagedSteps
         steps = kind(self.threads, count, (a, b), product, self.ahead)
         by = {ln.temporary(reduction.name, reduction.dtype): element}
         at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
@@ -106,6 +112,18 @@ class Stage:
         )
         others = [loop for loop in loops if loop not in (rows.loop, columns.loop)]
         return replace(nest, body=wrap([*others, *_header(columns), *_header(rows)], body), threads=self.threads)
+
+    def _value(self, nest: ln.LoopNest, right: ln.Scalar) -> ln.Scalar | None:
+        """What threads compute of B; None where they copy it."""
+        return self._converted(nest, right.leaf) if isinstance(right.leaf, ln.Access) else right
+
+    def _converted(self, nest: ln.LoopNest, access: ln.Access) -> ln.Scalar | None:
+        stored = stored_type(nest, access.array)
+        if self.operands in (None, stored):
+            return None
+        assert self.operands is not None
+        element = ln.load(access.array, access.offset, stored, access.valid, access.fill)
+        return ln.apply(ops.CAST, (element,), ops.To(self.operands), self.operands)
 
     @property
     def _in_groups(self) -> bool:

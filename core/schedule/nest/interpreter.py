@@ -17,6 +17,7 @@ from luminal.core import numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
+from luminal.core.schedule.nest.hand_over import HandOver
 from luminal.core.schedule.nest.ir import (
     Access,
     Alloc,
@@ -169,6 +170,8 @@ class _Machine:
         elif isinstance(statement, CopyBox):
             self.body(statement.body)
             self._check_box(statement)
+        elif isinstance(statement, HandOver):
+            self._hand_over(statement)
         else:
             self._contract(statement)
 
@@ -216,6 +219,16 @@ class _Machine:
         busy = {place for groups in (self.copies, self.products) for group in groups for place in group}
         self.readers = {place: by for place, by in self.readers.items() if place[0] in left or place in busy}
         self.writers = {place: by for place, by in self.writers.items() if place[0] in left or place in busy}
+
+    def _hand_over(self, statement: HandOver) -> None:
+        """Copies are there, or products have ended: what they touched is free."""
+        under_way = [place for groups in (self.copies, self.products) for group in groups for place in group]
+        self.copies = _last(self.copies, 0 if statement.filled else len(self.copies))
+        self.products = _last(self.products, len(self.products) if statement.filled else statement.products)
+        left = {place for groups in (self.copies, self.products) for group in groups for place in group}
+        free = set(under_way) - left
+        self.readers = {place: by for place, by in self.readers.items() if place not in free}
+        self.writers = {place: by for place, by in self.writers.items() if place not in free}
 
     def _reads(self, array: str, position: int) -> None:
         """Raises SpecError where another thread wrote the element since the last barrier."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -20,6 +20,7 @@ from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
 from luminal.core.printer import brief
 from luminal.core.schedule.nest.fields import Fields
+from luminal.core.schedule.nest.hand_over import HandOver
 from luminal.core.symbolic import Int, Var, product
 from luminal.core.types import DType, bool_, i64
 
@@ -543,6 +544,7 @@ Statement: TypeAlias = (
     | Assign
     | Prefetch
     | CopyBox
+    | HandOver
     | Contract
 )
 
@@ -564,8 +566,8 @@ class LoopNest:
     """One kernel: array arguments in order, the dimension symbols that it reads, and its body.
 
     ``checked`` says that a ``Let`` may raise the run's status. ``threads`` run each task: what stands outside thread
-    loops all of them compute alike, and one of them stores. Two kernels are the same exactly when their nests are
-    equal; names inside are canonical.
+    loops all of them compute alike, and one of them stores. ``copiers`` more copy boxes, which they hand over. Two
+    kernels are the same exactly when their nests are equal; names inside are canonical.
     """
 
     arrays: tuple[Array, ...]
@@ -573,6 +575,7 @@ class LoopNest:
     body: tuple[Statement, ...]
     checked: bool = False
     threads: int = 1
+    copiers: int = 0
 
     @property
     def tasks(self) -> tuple[Loop, ...]:
@@ -588,13 +591,3 @@ class LoopNest:
     def task_count(self) -> Int:
         """How many tasks there are."""
         return product(loop.extent for loop in self.tasks)
-
-
-def concatenated(first: LoopNest, second: LoopNest) -> LoopNest:
-    """Both nests as one kernel: they have the same array arguments and no tasks."""
-    arrays = tuple(
-        replace(a, written=a.written or b.written, finite=a.finite or b.finite, aligned=a.aligned and b.aligned)
-        for a, b in zip(first.arrays, second.arrays, strict=True)
-    )
-    dims = tuple(sorted({*first.dims, *second.dims}, key=lambda v: v.name))
-    return LoopNest(arrays, dims, first.body + second.body, first.checked or second.checked)

@@ -142,3 +142,13 @@ def wrap(loops: list[ln.Loop], body: Body) -> Body:
     for loop in reversed(loops):
         body = (replace(loop, body=body),)
     return body
+
+
+def concatenated(first: ln.LoopNest, second: ln.LoopNest) -> ln.LoopNest:
+    """Both nests as one kernel: they have the same array arguments and no tasks."""
+    arrays = tuple(
+        replace(a, written=a.written or b.written, finite=a.finite or b.finite, aligned=a.aligned and b.aligned)
+        for a, b in zip(first.arrays, second.arrays, strict=True)
+    )
+    dims = tuple(sorted({*first.dims, *second.dims}, key=lambda v: v.name))
+    return ln.LoopNest(arrays, dims, first.body + second.body, first.checked or second.checked)

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.hand_over import HandOver
 
 
 def nest_text(nest: ln.LoopNest) -> str:
     """A nest, one statement a line."""
     arrays = ", ".join(map(_array, nest.arrays))
     threads = f" of {nest.threads} threads" if nest.threads > 1 else ""
+    threads += f", {nest.copiers} copy" if nest.copiers else ""
     return "\n".join([f"nest({arrays}){threads}", *_body(nest.body, "  ")])
 
 
@@ -69,6 +71,9 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{statement.axis} = {statement.value}"
         case ln.Prefetch():
             yield f"{indent}fetch {statement.array}[{statement.offset}]"
+        case HandOver():
+            left = f", {statement.products} group of products left" if statement.products else ""
+            yield f"{indent}slot {statement.slot} {'filled' if statement.filled else 'given back'}{left}"
         case ln.CopyBox():
             at, sizes = (", ".join(map(str, x)) for x in (statement.origin, statement.sizes))
             yield f"{indent}{statement.array} <- box of {statement.source} at [{at}] of [{sizes}]:"

@@ -14,7 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
+from luminal.core.schedule.nest.rewrite import concatenated, replace_statements, substitute, wrap
 from luminal.core.schedule.nest.walk import Body, expressions, headers, perfect_loops, statements
 from luminal.core.symbolic import Int, Var
 
@@ -53,7 +53,7 @@ class Scheduled:
 
     def after(self, before: Scheduled) -> Scheduled:
         """Both as one kernel, without questions."""
-        nest = ln.concatenated(before.nest, self.nest)
+        nest = concatenated(before.nest, self.nest)
         return replace(self, nest=nest, asked=(), refusal="", before=replace(before, asked=(), refusal=""))
 
     @property
@@ -72,7 +72,7 @@ class Scheduled:
         if self.serial is None:
             raise SpecError("the nest before the schedule is not known")
         nest = apply(self.serial, self.schedule)
-        return nest if self.before is None else ln.concatenated(self.before.replayed(), nest)
+        return nest if self.before is None else concatenated(self.before.replayed(), nest)
 
 
 def find_loop(body: Body, name: str) -> ln.Loop:

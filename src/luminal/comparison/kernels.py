@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from luminal.core.errors import LuminalError, SpecError
 from luminal.core.schedule.nest import interpreter
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import concatenated
 from luminal.core.schedule.nest.walk import headers, inside
 from luminal.core.schedule.program.ir import ALIGNMENT, Kernel, Launch, Program
 from luminal.core.schedule.transform.loops import Scheduled
@@ -63,8 +64,8 @@ def prefixes(scheduled: Scheduled) -> list[tuple[str, ln.LoopNest]]:
     if scheduled.before is None:
         return found
     earlier = prefixes(scheduled.before)
-    whole = [(name, ln.concatenated(nest, found[0][1])) for name, nest in earlier]
-    return whole + [(name, ln.concatenated(earlier[-1][1], nest)) for name, nest in found[1:]]
+    whole = [(name, concatenated(nest, found[0][1])) for name, nest in earlier]
+    return whole + [(name, concatenated(earlier[-1][1], nest)) for name, nest in found[1:]]
 
 
 def culprit(program: Program, target: Target, dims: Mapping[str, int]) -> Culprit | None:

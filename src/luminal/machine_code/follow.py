@@ -165,6 +165,9 @@ class Block:
                          for n, a in enumerate(launch.arguments) if isinstance(a, np.ndarray)}  # fmt: skip
         self.found = Found(code, launch.threads, [0] * len(code.instructions))
         self.copying, self.groups = 0, [0]  # copies since the last commit; those of each group on its way
+        self.slots: set[int] = set()  # the barriers of memory that boxes arrive at
+        self.copiers: set[int] = set()  # warps that copy boxes
+        self.multipliers: set[int] = set()  # and those that multiply
         self.steps = [self._step(place, i) for place, i in enumerate(code.instructions)]
         self.guards = [predicate(i.guard) for i in code.instructions]
 
@@ -205,7 +208,9 @@ class Block:
             amount, read = _SHAPES[i.modifiers[0]], 0
 
         def multiply(s: Lanes, mask: Mask) -> None:
-            warps = int(every(mask, s.threads).reshape(-1, WARP).any(1).sum())
+            active = every(mask, s.threads).reshape(-1, WARP).any(1)
+            warps = int(active.sum())
+            self.multipliers.update(np.flatnonzero(active))
             self.found.multiplied += amount * warps
             self.found.operands += read * warps
             on_their_way = sum(copies > 0 for copies in self.groups) + (self.copying > 0)
@@ -232,6 +237,7 @@ class Block:
         them; a wait for the oldest group."""
         expects = "A0TR" in i.modifiers
         awaited = word(i.operands[-1]) if expects else None
+        at = _address(next(o for o in i.operands if "[" in o))
 
         def arrive(s: Lanes, mask: Mask) -> None:
             if awaited is not None:
@@ -241,6 +247,8 @@ class Block:
                     known = self.found.accesses.setdefault((place, space), Access(space, BOX, space == "shared"))
                     known.add_whole(copied)
                 self.copying += 1
+                self.slots.update(np.broadcast_to(np.asarray(at(s)), (s.threads,))[active].tolist())
+                self.copiers.update(np.flatnonzero(active.reshape(-1, WARP).any(1)))
             elif "ARRIVE" in i.modifiers and self.copying:
                 self.groups, self.copying = [*self.groups, self.copying], 0
             elif "PHASECHK" in i.modifiers:
@@ -375,6 +383,8 @@ class Block:
                 if place >= following:
                     _join(ready, place, group)
                     break
+        if self.copiers.isdisjoint(self.multipliers):  # these are ahead by all slots but the one that is read
+            self.found.in_flight = max(self.found.in_flight, len(self.slots) - 1)
         return self.found
 
     def _complete(self, groups: list[tuple[int, Array]], arrived: int, alive: int) -> bool:

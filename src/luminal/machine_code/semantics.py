@@ -226,11 +226,11 @@ _STEPS: dict[str, Callable[[Instruction], Step]] = {
     "ELECT": _elect,
     **dict.fromkeys(
         ("NOP", "BREAK", "BSSY", "BSYNC", "DEPBAR", "LDGDEPBAR", "ERRBAR", "MEMBAR", "FENCE", "WARPSYNC", "WARPGROUP",
-         "CCTL", "YIELD", "USETMAXREG", "ACQBULK", "PREEXIT", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "UTMACCTL",
+         "CCTL", "YIELD", "ACQBULK", "PREEXIT", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "UTMACCTL",
          "UTMAPF", "UBLKCP", "ARRIVES", "CGAERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "WARPGROUPSET", "BPT", "NANOSLEEP"),
         _none,
     ),
-    "SYNCS": lambda i: _ones(i) if is_predicate(i.operands[0]) else _none(i),
+    **dict.fromkeys(("SYNCS", "USETMAXREG"), lambda i: _ones(i) if is_predicate(i.operands[0]) else _none(i)),
 }  # fmt: skip
 
 

@@ -25,12 +25,21 @@ namespace detail {
 LM_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 #endif
 
-/// One thread, which adds to the bytes that an arrival waits for, is all that an arrival waits for besides them.
-LM_DEVICE void arrival_begin(uint64_t* arrival) {
+/// In each of its phases an arrival waits for so many threads, and for the bytes of boxes that were expected.
+LM_DEVICE void arrival_begin(uint64_t* arrival, uint32_t threads) {
 #if defined(LM_CUDA)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrival)), "r"(threads) : "memory");
 #elif defined(LM_EMULATED)
-    lm_emulated_arrival_begin(arrival);
+    lm_emulated_arrival_begin(arrival, threads);
+#endif
+}
+
+LM_DEVICE void arrival_arrive(uint64_t* arrival) {
+#if defined(LM_CUDA)
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(arrival))
+                 : "memory");
+#elif defined(LM_EMULATED)
+    lm_emulated_arrival(arrival);
 #endif
 }
 
@@ -53,7 +62,7 @@ LM_DEVICE void arrival_wait(uint64_t* arrival, uint32_t parity) {
 /// Begins: `arrivals` is a shared array of S, `index` the thread's in its block. A barrier is inside.
 template <int S> LM_DEVICE Boxes<S> boxes_begin(uint64_t* arrivals, int index) {
     if (index == 0) {
-        for (int i = 0; i < S; ++i) detail::arrival_begin(arrivals + i);
+        for (int i = 0; i < S; ++i) detail::arrival_begin(arrivals + i, 1);
 #if defined(LM_CUDA)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -62,17 +71,17 @@ template <int S> LM_DEVICE Boxes<S> boxes_begin(uint64_t* arrivals, int index) {
     return {arrivals, 0, 0};
 }
 
+namespace detail {
+
 /// Begins to copy the box of the array `map` at these coordinates, the first fastest. It has `panels` times 128 bytes
 /// along the first dimension and `lines` along the second, and comes to `to` in panels (in_panels). Zeros arrive for
-/// what lies outside the array.
-template <int lines, int panels, int S, class T, class... Rest>
-LM_DEVICE void copy_box(const Boxes<S>& boxes, T* to, const TensorMap& map, int index, int first, Rest... rest) {
+/// what lies outside the array. `arrival` waits for the bytes.
+template <int lines, int panels, class T, class... Rest>
+LM_DEVICE void copy_panels(uint64_t* arrival, T* to, const TensorMap& map, int first, Rest... rest) {
     static_assert(1 <= sizeof...(rest) && sizeof...(rest) <= 4, "two to five dimensions");
     constexpr int wide = 128 / sizeof(T), bytes = lines * panels * 128;
-    if (index != 0) return;
-    uint64_t* const arrival = boxes.arrivals + boxes.started % S;
 #if defined(LM_CUDA)
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(detail::shared_address(arrival)),
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrival)),
                  "r"(bytes)
                  : "memory");
 #else
@@ -82,7 +91,7 @@ LM_DEVICE void copy_box(const Boxes<S>& boxes, T* to, const TensorMap& map, int 
         T* const place = to + panel * lines * wide;
         const int at[] = {first + panel * wide, rest...};
 #if defined(LM_CUDA)
-        const uint32_t shared = detail::shared_address(place), end = detail::shared_address(arrival);
+        const uint32_t shared = shared_address(place), end = shared_address(arrival);
         const uint64_t address = reinterpret_cast<uint64_t>(&map);
 #define LM_BOX(rank, coordinates, ...)                                                                              \
     asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, " \
@@ -104,18 +113,19 @@ LM_DEVICE void copy_box(const Boxes<S>& boxes, T* to, const TensorMap& map, int 
     }
 }
 
+}  // namespace detail
+
+/// The same by the first thread of the block, in the group that is begun next.
+template <int lines, int panels, int S, class T, class... Rest>
+LM_DEVICE void copy_box(const Boxes<S>& boxes, T* to, const TensorMap& map, int index, int first, Rest... rest) {
+    if (index == 0) {
+        detail::copy_panels<lines, panels>(boxes.arrivals + boxes.started % S, to, map, first, rest...);
+    }
+}
+
 /// Ends a group: the boxes since the last.
 template <int S> LM_DEVICE void boxes_commit(Boxes<S>& boxes, int index) {
-    if (index == 0) {
-        uint64_t* const arrival = boxes.arrivals + boxes.started % S;
-#if defined(LM_CUDA)
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(
-                         detail::shared_address(arrival))
-                     : "memory");
-#else
-        lm_emulated_arrival(arrival);
-#endif
-    }
+    if (index == 0) detail::arrival_arrive(boxes.arrivals + boxes.started % S);
     ++boxes.started;
 }
 

@@ -43,9 +43,10 @@ void lm_emulated_product_commit(void);
 void lm_emulated_product_wait(uint32_t sets);
 
 /// Copies of boxes in the background. An arrival is begun once; its phase ends when as many bytes have been copied as
-/// were expected and one thread has arrived. Nobody may read a box before a thread has waited for its phase, others not
-/// before a barrier after that. `map` is what the driver made, `at` the coordinates.
-void lm_emulated_arrival_begin(uint64_t* arrival);
+/// were expected and so many threads have arrived. Nobody may read a box before it has waited for its phase, or met
+/// another who has. Who waits for a phase sees what was done before the arrivals that ended it. `map` is what the driver
+/// made, `at` the coordinates.
+void lm_emulated_arrival_begin(uint64_t* arrival, uint32_t threads);
 void lm_emulated_arrival_expect(uint64_t* arrival, uint32_t bytes);
 void lm_emulated_arrival(uint64_t* arrival);
 void lm_emulated_arrival_wait(uint64_t* arrival, uint32_t parity);

@@ -7,6 +7,25 @@
 namespace lm {
 inline namespace LM_RUNTIME {
 
+namespace detail {
+
+#if defined(LM_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define LM_CONVERTS_FLOAT8 1
+/// PTX ISA, "cvt": float16 holds every value of both types.
+LM_DEVICE float float8_to_float(float8e4m3fn, uint8_t bits) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(bits)));
+    return float16_to_float(static_cast<uint16_t>(pair));
+}
+LM_DEVICE float float8_to_float(float8e5m2, uint8_t bits) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(bits)));
+    return float16_to_float(static_cast<uint16_t>(pair));
+}
+#endif
+
+}  // namespace detail
+
 /// The value of the bits of S, exact. Of integers, the lowest bits of the byte count.
 template <class S> LM_DEVICE compute_t<S> decode(bits_t<S> bits) {
     static_assert(is_stored<S>(), "a type of memory alone");
@@ -16,6 +35,10 @@ template <class S> LM_DEVICE compute_t<S> decode(bits_t<S> bits) {
         return detail::bfloat16_to_float(bits);
     } else if constexpr (is_narrow_integer<S>()) {
         return detail::narrow_to_integer(S{}, bits);
+#if defined(LM_CONVERTS_FLOAT8)
+    } else if constexpr (is_same<S, float8e4m3fn>() || is_same<S, float8e5m2>()) {
+        return detail::float8_to_float(S{}, bits);
+#endif
     } else {
         return detail::narrow_to_float(S{}, static_cast<uint32_t>(bits));
     }
