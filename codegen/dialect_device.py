@@ -21,7 +21,7 @@ UNROLL = "#pragma unroll {count}"
 RESERVED = frozenset(
     """barrier barrier_of_all_memory warp_barrier shuffle_xor warp_reduce_add warp_reduce_max block_reduce_add
     block_reduce_max atomic_add atomic_max raise tile_step warp_tile_step copy_async copy_commit copy_wait
-    group_tile_step group_begin group_commit group_wait share_with_groups in_panels
+    held_tile_step lanes_add lanes_max group_tile_step group_begin group_commit group_wait share_with_groups in_panels
     copy_box boxes_begin boxes_commit boxes_wait infinity nan
     copy_sign lesser greater quantise fake_quantise
     dot digits_in_bytes shifted_left shifted_right
