@@ -39,12 +39,15 @@ def two_parts(value: float, dtype: DType) -> tuple[str, str]:
     return high, low
 
 
-def _scaled(name: str) -> Row:
+def scaled(name: str, digits: bool = False) -> Row:
+    """The row of a function with a scale; of one that may be computed to few ``digits``, with their number."""
+
     def row(call: Call) -> str:
         hi, lo = two_parts(float(call.attr.scale), call.dtype)
-        return round_to(f"{name}({call.operands[0]}, {hi}, {lo})", call.dtype)
+        enough = f"<{call.attr.digits}>" if digits and call.attr.digits is not None else ""
+        return round_to(f"{name}{enough}({call.operands[0]}, {hi}, {lo})", call.dtype)
 
     return row
 
 
-TABLE: dict[Op, Row] = {**dialect_cpp.TABLE, ops.LOG2: _scaled("log2_scaled"), ops.EXP2: _scaled("exp2_scaled")}
+TABLE: dict[Op, Row] = {**dialect_cpp.TABLE, ops.LOG2: scaled("log2_scaled"), ops.EXP2: scaled("exp2_scaled")}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.codegen import dialects
+from luminal.codegen import dialects, render
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -24,10 +24,12 @@ from luminal.core.schedule.grid.held import StreamHeld
 from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.numeric.digits import GUARD
+from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.schedule.program import ir as program
 from luminal.core.symbolic import Var
 from luminal.core.types import DType
-from tests.codegen_gpu_support import Emulated
+from tests.codegen_gpu_support import Emulated, rendered
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms
 from tests.stream_support import positions
@@ -228,3 +230,38 @@ def test_what_is_not_legal_says_why(transform: StreamHeld, reason: str) -> None:
     serial = made.kernels[0].scheduled.serial
     with pytest.raises(ScheduleError, match=reason):
         transform(serial)
+
+
+# ---- exponentials --------------------------------------------------------------------------------------------------
+
+
+def test_exponentials_have_the_digits_that_their_rounding_keeps() -> None:
+    """Those of each element; the factor by which sums move is exact."""
+    (kernel,) = compiled(build(plain, 256, 256)[0]).kernels
+    every = walk.statements(kernel.nest.body)
+    found = {s: v.attr.digits for s in every for x in walk.values(s) for v in ln.postorder(x) if v.op is ops.EXP2}
+    of_elements = {s.name if isinstance(s, ln.Reduction) else s.array for s, digits in found.items() if digits}
+    assert set(found.values()) == {significant(types.bf16) + GUARD, None}
+    assert of_elements == {"tile", "r1_block"}
+
+
+def test_exponentials_of_few_digits_are_as_exact_as_that(tmp_path: Path) -> None:
+    axis = Var("a0", 0, 4095)
+    x = ln.load("x", sym.expr(axis), types.f32)
+    value = ln.apply(ops.EXP2, (x,), ops.Scale(math.log2(math.e), 16), types.f32)
+    loop = ln.Loop(axis, 4096, "parallel", (ln.Store("y", sym.expr(axis), value),))
+    arrays = (ln.Array("x", types.f32, False), ln.Array("y", types.f32, True))
+    nest = ln.LoopNest(arrays, (), (loop,))
+    points = np.linspace(-110, 100, 4093, dtype=np.float32)
+    points = np.concatenate([points, np.array([-np.inf, np.inf, np.nan], np.float32)])
+    found = {"x": points, "y": np.zeros(4096, np.float32)}
+    assert "exp2_scaled<16>" in render.kernel_text(rendered("powers", nest, dialects.ALL["cuda"]))
+    Emulated({"powers": nest}, dialects.ALL["cuda"], tmp_path).run_nest(nest, found, {}, None)
+    with np.errstate(over="ignore"):
+        expected = np.exp(points.astype(np.float64))
+        expected[expected > np.finfo(np.float32).max] = np.inf
+    assert np.isnan(found["y"][-1]) and np.isinf(found["y"][-2]) and found["y"][-3] == 0
+    infinite = np.isinf(expected[:-1])
+    np.testing.assert_array_equal(np.isinf(found["y"][:-1]), infinite)
+    left = np.abs(found["y"][:-1][~infinite] - expected[:-1][~infinite])
+    assert (left <= 2.0**-16 * expected[:-1][~infinite] + 2.0**-126).all()

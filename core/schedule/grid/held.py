@@ -11,13 +11,15 @@ from luminal.core.grid import BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedOperand, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.carried import Carried
+from luminal.core.schedule.nest.carried import Carried, reads
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
-from luminal.core.schedule.nest.walk import Body
+from luminal.core.schedule.nest.walk import Body, statements, values
+from luminal.core.schedule.numeric.digits import GUARD
+from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.types import DType, f32
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class StreamHeld:
 
     As ``StreamStaged``, where each warp has whole rows of ``p``, so that all but the operands is in registers. Lanes
     that have parts of a row combine their maxima in each block, and their sums after the last. What the first product
-    gave is the left operand of the second as it lies, rounded to ``operand``.
+    gave is the left operand of the second as it lies, rounded to ``operand``. Its exponentials, and those of its sums,
+    are computed to as many digits as that rounding asks for, if nothing else reads the sums.
 
     Legal where ``StreamStaged`` is, there is a first product, and the fragments of both, which ``first`` and ``last``
     divide into whole rows, hold their rows alike.
@@ -310,7 +313,8 @@ class _Held(ChainPass):
             value = block.value(state, narrow)
             wide = (s for s in ln.postorder(value) if s.op is ops.CAST and s.operands == (narrow,))
             known = {s: held for s in wide if s.dtype == self.dtype}
-            return masked(replace_leaves(value, {**known, narrow: self._as(self.row.dtype, held)}), state.op)
+            value = replace_leaves(value, {**known, narrow: self._as(self.row.dtype, held)})
+            return masked(self._eased(value), state.op)
 
         def reduction(state: Carried, name: str, held: ln.Scalar, before: Body = ()) -> ln.Reduction:
             return ln.Reduction(name, state.op, self.dtype, tuple(_unrolled(tile.along)), before, of(state, held))
@@ -348,6 +352,20 @@ class _Held(ChainPass):
             *(self._combined(_partial(state), state) for state in self.maxima),
             self._by_threads(*tile.over_rows(*rows)),
         )
+
+    def _eased(self, value: ln.Scalar) -> ln.Scalar:
+        """``value`` with exponentials in float32 of as few digits as are needed."""
+        stored = {name for s in statements(self.stores) for v in values(s) for name in reads(v)}
+        if self.dtype != f32 or stored & {state.name for state in self.sums}:
+            return value
+        digits = significant(self.by.operand) + GUARD
+        by: dict[ln.Scalar, ln.Scalar] = {}
+        for scalar in ln.postorder(value):
+            operands = tuple(by[x] for x in scalar.operands)
+            few = scalar.op is ops.EXP2 and scalar.attr.digits is None
+            attr = replace(scalar.attr, digits=digits) if few else scalar.attr
+            by[scalar] = scalar if scalar.op is None else ln.apply(scalar.op, operands, attr, scalar.dtype)
+        return by[value]
 
     # ---- after the blocks ------------------------------------------------------------------------------------------
 
