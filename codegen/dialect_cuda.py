@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from luminal.codegen import dialect_cpp, dialect_device
 from luminal.codegen.dialect import BlockSyntax, Dialect, Head
+from luminal.core import ops
 from luminal.core.grid import blocks_at_once
 
 CUDA = Dialect(
@@ -19,7 +20,7 @@ CUDA = Dialect(
         # Of small tiles compilers keep room for more blocks than are needed, and may spill for it.
         holding=lambda threads, registers: f", {blocks}" if (blocks := blocks_at_once(threads, registers)) else "",
     ),
-    dialect_device.TABLE,
+    {**dialect_device.TABLE, ops.EXP2: dialect_device.scaled("exp2_scaled", digits=True)},
     dialect_cpp.REDUCTIONS,
     dialect_device.LIMITS,
     dialect_device.RAISING,

@@ -21,7 +21,7 @@ UNROLL = "#pragma unroll {count}"
 RESERVED = frozenset(
     """barrier barrier_of_all_memory warp_barrier shuffle_xor warp_reduce_add warp_reduce_max block_reduce_add
     block_reduce_max atomic_add atomic_max raise tile_step warp_tile_step copy_async copy_commit copy_wait
-    group_tile_step group_begin group_commit group_wait share_with_groups in_panels
+    held_tile_step lanes_add lanes_max group_tile_step group_begin group_commit group_wait share_with_groups in_panels
     copy_box boxes_begin boxes_commit boxes_wait slots_begin slot_wait_empty slot_copy slot_filled slot_wait_full
     slot_give_back fewer_registers more_registers infinity nan
     copy_sign lesser greater quantise fake_quantise
@@ -40,12 +40,15 @@ def two_parts(value: float, dtype: DType) -> tuple[str, str]:
     return high, low
 
 
-def _scaled(name: str) -> Row:
+def scaled(name: str, digits: bool = False) -> Row:
+    """The row of a function with a scale; of one that may be computed to few ``digits``, with their number."""
+
     def row(call: Call) -> str:
         hi, lo = two_parts(float(call.attr.scale), call.dtype)
-        return round_to(f"{name}({call.operands[0]}, {hi}, {lo})", call.dtype)
+        enough = f"<{call.attr.digits}>" if digits and call.attr.digits is not None else ""
+        return round_to(f"{name}{enough}({call.operands[0]}, {hi}, {lo})", call.dtype)
 
     return row
 
 
-TABLE: dict[Op, Row] = {**dialect_cpp.TABLE, ops.LOG2: _scaled("log2_scaled"), ops.EXP2: _scaled("exp2_scaled")}
+TABLE: dict[Op, Row] = {**dialect_cpp.TABLE, ops.LOG2: scaled("log2_scaled"), ops.EXP2: scaled("exp2_scaled")}

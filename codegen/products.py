@@ -96,18 +96,20 @@ def _tile_step(threads: Threads, expressions: Expressions, contract: Contract) -
 def _warp_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
     fragment, text = contract.fragment, expressions.indices.text
     assert fragment is not None
+    along = () if contract.held else (text(_depth(contract, contract.a_offset)),)
     arguments = (
         expressions.pointer(contract.tile, contract.tile_offset),
         expressions.pointer(contract.a, contract.a_offset),
         text(contract.a_row),
-        text(_depth(contract, contract.a_offset)),
+        *along,
         expressions.pointer(contract.b, contract.b_offset),
         text(_depth(contract, contract.b_offset)),
         text(contract.b_column),
         threads.lane,
     )
     tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
-    return f"warp_tile_step<{_name(fragment, expressions)}, {tall}, {wide}>({', '.join(arguments)});"
+    step = "held_tile_step" if contract.held else "warp_tile_step"
+    return f"{step}<{_name(fragment, expressions)}, {tall}, {wide}>({', '.join(arguments)});"
 
 
 def _group_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:

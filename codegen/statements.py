@@ -24,6 +24,7 @@ from luminal.core.schedule.nest.ir import (
     Alloc,
     Assign,
     Barrier,
+    Combine,
     Contract,
     CopyBox,
     Define,
@@ -105,6 +106,8 @@ class Statements:
                 self._sort(statement)
             elif isinstance(statement, KeepLeast):
                 self._keep(statement)
+            elif isinstance(statement, Combine):
+                self._combine(statement)
             elif isinstance(statement, If):
                 self._if(statement)
             elif isinstance(statement, Barrier):
@@ -385,6 +388,15 @@ class Statements:
             raise SpecError(f"keep in {statement.array}: one thread keeps the least of its elements, one by one")
         first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)
         self.frame.line(f"keep_least({first}, {extent}, {self.expressions.value(statement.value).text});")
+        self.frame.wrote(statement.array)
+
+    def _combine(self, statement: Combine) -> None:
+        if not self.threads.apart or self.expressions.array(statement.array).space != "registers":
+            raise SpecError(f"combine {statement.array}: it is in no registers of threads")
+        fold = self.frame.dialect.reductions[statement.op]
+        pointer = self.expressions.pointer(statement.array, statement.offset)
+        self.expressions.read.add(statement.array)
+        self.frame.line(f"lanes_{fold.combine}<{statement.lanes}, {statement.count}>({pointer});")
         self.frame.wrote(statement.array)
 
     # ---- tiles -----------------------------------------------------------------------------------------------------

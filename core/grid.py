@@ -35,6 +35,10 @@ class Fragment:
     ``row`` and ``column``, both expressions over these variables. Operands of float32 are rounded to ``precision``
     first.
 
+    Where it is not 0, ``lanes_of_row`` neighbouring lanes hold the elements of each of their rows. An element's number
+    is then ``columns / lanes_of_row`` times that of the row, among the lane's, and its place in that; and a row of
+    fragments that is rounded to ``dtype`` is a left operand as it lies.
+
     Where it has ``panels``, the lanes are those of several warps, which read both operands from shared memory, where
     these lie as ``in_panels`` says.
     """
@@ -51,6 +55,7 @@ class Fragment:
     lane: Var = LANE
     element: Var = ELEMENT
     panels: bool = False
+    lanes_of_row: int = 0
 
     def __repr__(self) -> str:
         return f"Fragment({self.name}, {self.dtype})"
@@ -59,6 +64,11 @@ class Fragment:
     def elements(self) -> int:
         """Elements of the result that a lane holds."""
         return self.rows * self.columns // self.warp
+
+    @property
+    def elements_of_row(self) -> int:
+        """Elements of one row of the result that a lane holds."""
+        return self.columns // self.lanes_of_row if self.lanes_of_row else 0
 
 
 # Of a block with threads that only copy: CUTLASS, "KernelTmaWarpSpecializedCooperative".
@@ -182,6 +192,10 @@ class BlockCosts:
         BlockTile(32, 64, 4, 0.7), BlockTile(64, 32, 4, 0.7), BlockTile(32, 128, 4, 0.7), BlockTile(128, 32, 4, 0.7),
         BlockTile(128, 256, 8, 1.2, groups=True),
     )  # fmt: skip
+    holding: float = 0.5  # of the time of a chain, where registers hold what lies between its contractions: estimated
+    holders: int = 4  # warps of such a chain, each of which has whole rows
+    # Rows and columns at once of such a chain; those of a warp and a running sum are in its registers.
+    held_tiles: tuple[tuple[int, int], ...] = ((128, 64), (64, 64), (64, 32))
     chain_tiles: tuple[tuple[int, int], ...] = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows, columns at once
 
     def warps_of(self, rows: int) -> int:
@@ -261,9 +275,10 @@ MMA = tuple(
     Fragment(
         name, dtype, 16, 8, depth,
         sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2), precision=precision,
+        lanes_of_row=lanes,
     )
-    for name, dtype, depth, precision in (
-        ("m16n8k16", f16, 16, FP32), ("m16n8k16", bf16, 16, FP32), ("m16n8k8_tf32", f32, 8, TF32),
+    for name, dtype, depth, precision, lanes in (
+        ("m16n8k16", f16, 16, FP32, 4), ("m16n8k16", bf16, 16, FP32, 4), ("m16n8k8_tf32", f32, 8, TF32, 0),
     )
 )  # fmt: skip
 

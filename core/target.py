@@ -192,7 +192,7 @@ WASM32 = Target(
 
 
 def _cuda(
-    compute: str, processors: int, shared: int, threads: int = 2048, requested: int = 0,
+    compute: str, processors: int, shared: int, threads: int = 2048, requested: int = 99,
     groups: tuple[Fragment, ...] = (),
 ) -> Target:  # fmt: skip
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture. ``shared`` KiB and

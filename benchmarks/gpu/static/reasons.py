@@ -10,9 +10,7 @@ COPIES = (
     "pointers on."
 )
 FRAGMENTS = (
-    "`ldmatrix` brings two matrices of B at once where it could bring four (`load_b` in "
-    "`runtime/include/luminal/device/fragment_mma.hpp`), and a warp's tile has half the elements of Triton's or "
-    "less, so that fewer products share what is loaded."
+    "A warp's tile has half the elements of Triton's or less, so that fewer products share what `ldmatrix` loads."
 )
 TILES = (
     "luminal's tiles are smaller, so that each element is read more often: `BlockCosts.tiles` in `core/grid.py` has "
@@ -35,20 +33,13 @@ POWERS = (
     "subnormal (`runtime/include/luminal/device/math_exp2.hpp`), and maxima keep NaN; Triton has one besides `ex2`. "
     "This is accuracy, and stays."
 )
-SCORES = (
-    "Scores go through shared memory, 2 bytes at a time: fragments are stored, threads that have whole rows read them "
-    "twice and store weights, which fragments read (`core/schedule/grid/stream.py`). Triton's stay in registers, and "
-    "their maxima and sums are exchanged by shuffles."
-)
-QUERIES = (
-    "The rows of queries are copied again for each block of keys, and a block has 64 of them, Triton's 128; more "
-    "barriers stand between the products, the reductions and the copies."
+STAGES = (
+    "Each operand has one stage (`core/schedule/grid/held.py`): a barrier stands before the columns of the next block "
+    "are copied, and one before the rows of the second product are; Triton has three stages."
 )
 ROUNDED = (
-    "Scores are rounded twice and weights once, one at a time, as PyTorch's code spells it, and an exponential takes "
-    "six instructions besides the device's `ex2`, by which it is within 2 ULP and may be subnormal "
-    "(`runtime/include/luminal/device/math_exp2.hpp`); Triton's tutorial rounds weights alone, two at once, and has "
-    "one besides `ex2`. This is accuracy, and stays."
+    "Scores are rounded twice, as PyTorch's code spells it, and so is their difference from the maximum before it is "
+    "scaled; Triton's tutorial rounds weights alone, and scales and subtracts in one step. This is accuracy, and stays."
 )
 SLOW = (
     "A quotient, a reciprocal and a root branch around the code for subnormal numbers, which Triton's flush to zero. "
@@ -63,11 +54,8 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("product", "", "other"): COPIES,
     ("product", "", "barrier"): DEPTH,
     ("attention", "sm_90", "tensor"): WGMMA,
-    ("attention", "", "shared"): SCORES,
-    ("attention", "", "other"): SCORES,
-    ("attention", "", "global"): QUERIES,
-    ("attention", "", "barrier"): QUERIES,
-    ("attention", "", "integer"): ROUNDED,
+    ("attention", "sm_90", "shared"): WGMMA,
+    ("attention", "", "barrier"): STAGES,
     ("attention", "", "float"): ROUNDED,
     ("softmax", "", "integer"): ROUNDING,
     ("softmax", "", "float"): POWERS,

@@ -23,6 +23,7 @@ from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
 from luminal.core.schedule.grid.handed import Persist, SpecialiseWarps, rows_at_once
+from luminal.core.schedule.grid.held import StreamHeld
 from luminal.core.schedule.grid.hold import HoldRows
 from luminal.core.schedule.grid.lines import SumLines
 from luminal.core.schedule.grid.sort_rows import SortTogether
@@ -67,13 +68,16 @@ class ProductBlock:
 @dataclass(frozen=True)
 class ChainTile:
     """The tile of a task of a chain: ``rows``, ``columns`` of the first contraction at once, in two stages with
-    ``ahead``."""
+    ``ahead``; ``held`` in registers between both contractions."""
 
     rows: int
     columns: int
     ahead: bool
+    held: bool = False
 
     def __str__(self) -> str:
+        if self.held:
+            return f"{self.rows} rows, {self.columns} columns at once in registers"
         return f"{self.rows} rows, {self.columns} columns at once in {1 + self.ahead} stages"
 
 
@@ -310,6 +314,11 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         for tile, estimate in cycles.items()
         for ahead in sorted({grid.ahead, False}, reverse=True)
     ]
+    candidates += [
+        Candidate("schedule", ChainTile(*tile, grid.ahead, held=True), blocks.held_cycles(grid, tile, steps))
+        for tile in grid.costs.held_tiles
+        if (steps := waves(tile, typical)[0])
+    ]
     return _chosen(
         nest, target, "chain", candidates,
         lambda tile: _schedule_one_pass(nest, chain, columns, tile, m.axis.name, target),
@@ -336,17 +345,44 @@ def _schedule_one_pass(
     first = Square(side) if fragment is None else _warps(Tile(rows, block // side, side), fragment, across)
     threads = first.threads(rows, block)
     operand = _rounded_operand(nest, columns, target)
+    if tile.held:
+        held_rows = _held(chain, columns, tile, m, fragment, operand, target)
+        return _in_one_pass(state, nest, chain, held_rows, operand, target)
     last, width = _divided_sums(nest, columns, rows, threads, operand, target, grid)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // grid.costs.held:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
-    state.derived = OnePass(nest, chain.along.name, operand).derivation
-    state.do(
-        StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps, operand)
+    stream = StreamStaged(
+        chain.along.name, m, rows, block, width, depth, first, last, tile.ahead, grid.costs.steps, operand
     )
+    return _in_one_pass(state, nest, chain, stream, operand, target)
+
+
+def _held(
+    chain: Chain, columns: ln.Loop, tile: ChainTile, m: str, fragment: Fragment | None, operand: DType | None,
+    target: Target,
+) -> StreamHeld:  # fmt: skip
+    """The pass in which each warp has whole rows of a tile in registers. Raises ScheduleError where no
+    ``fragment`` multiplies or no ``operand`` is rounded."""
+    last = None if operand is None else target.fragment(operand, operand)
+    if fragment is None or operand is None or last is None:
+        raise ScheduleError("a chain whose products are not both of fragments is not held in registers")
+    wide = -(-typical(columns.extent) // last.columns) * last.columns
+    assert target.grid is not None
+    rows = tile.rows // target.grid.costs.holders
+    parts = Warps(rows, tile.columns, fragment), Warps(rows, wide, last)
+    return StreamHeld(chain.along.name, m, tile.rows, tile.columns, wide, *parts, operand)
+
+
+def _in_one_pass(
+    state: Scheduler, nest: ln.LoopNest, chain: Chain, stream: StreamStaged | StreamHeld, operand: DType | None,
+    target: Target,
+) -> Scheduled:  # fmt: skip
+    state.derived = OnePass(nest, chain.along.name, operand).derivation
+    state.do(stream)
     state.do(Parallelise(len(state.loops())))
-    state.do(SynchroniseThreads(threads, target.requested_block))
+    state.do(SynchroniseThreads(stream.threads, target.requested_block))
     return state.finish()
 
 

@@ -75,6 +75,11 @@ def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
     return waves * (rows * columns + grid.costs.staged * (rows + columns))
 
 
+def held_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> float:
+    """The same, where what lies between the contractions stays in registers."""
+    return chain_cycles(grid, tile, waves) * grid.costs.holding
+
+
 def _waves(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> int:
     """How many blocks the processor with the most has."""
     return -(-batch * -(-rows // tile.rows) * -(-columns // tile.columns) // grid.processors)

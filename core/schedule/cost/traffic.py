@@ -40,6 +40,8 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
                 extent = _most(statement.extent, dims)
                 passes = extent.bit_length()
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
+            case ln.Combine():
+                found[statement.array] += times * statement.count
             case ln.Contract():
                 found[statement.a] += own * _most(statement.rows, dims)
                 own *= statement.columns

@@ -13,7 +13,7 @@ from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, ThreadTil
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.carried import Carried
 from luminal.core.schedule.nest.operands import product_of
-from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
+from luminal.core.schedule.nest.rewrite import substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
@@ -265,7 +265,7 @@ class _Streamed(ChainPass):
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
             """``value``, where there is such a column."""
-            return ln.select(valid, self._masked(value, (*rows, *valid)), self.start(op))
+            return ln.select(valid, self.masked(value, (*rows, *valid)), self.start(op))
 
         def reduce(state: Carried, row: ln.Scalar, before: Body) -> Body:
             """The part of ``state`` that is the thread's."""
@@ -293,17 +293,6 @@ class _Streamed(ChainPass):
         return (
             self._by_threads(*maxima), self._by_threads(*weights), self._by_rows(self._carried()), *scaled,
         )  # fmt: skip
-
-    def _masked(self, value: ln.Scalar, valid: tuple[Int, ...]) -> ln.Scalar:
-        """``value`` with arrays of the kernel read only where ``valid`` holds."""
-        arrays = {array.name for array in self.before.arrays}
-        by: dict[ln.Scalar, ln.Scalar] = {}
-        for scalar in ln.postorder(value) if valid else ():
-            leaf = scalar.leaf
-            if isinstance(leaf, ln.Access) and leaf.array in arrays:
-                fill = leaf.fill or bytes(scalar.dtype.itemsize)
-                by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
-        return replace_leaves(value, by)
 
     def _block(self, row: Int, where: dict[Var, Int]) -> RowBlock:
         return RowBlock(self, where, lambda state: ln.load(state.name, row, self.dtype))

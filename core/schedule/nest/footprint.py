@@ -126,6 +126,8 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             found.append(statement.offset)
         case ln.Sort() | ln.KeepLeast() if statement.array == array:
             found.append(statement.offset + sym.axis("e2", statement.extent))  # any of the elements that it orders
+        case ln.Combine() if statement.array == array:
+            found.append(statement.offset + sym.axis("e2", statement.count))
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             if statement.a == array:

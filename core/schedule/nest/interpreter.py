@@ -9,6 +9,7 @@ to its array.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from luminal.core.schedule.nest.ir import (
     Alloc,
     Assign,
     Barrier,
+    Combine,
     Contract,
     CopyBox,
     Define,
@@ -155,6 +157,8 @@ class _Machine:
             heap, value = self._ordered(statement), self.value(statement.value)
             heap[::-1].sort()  # the greatest first: a heap
             heap[0] = min(heap[0], value)
+        elif isinstance(statement, Combine):
+            self._combine(statement)
         elif isinstance(statement, If):
             if self._hold(statement.valid):
                 self.body(statement.body)
@@ -267,6 +271,16 @@ class _Machine:
             self._writes(statement.array, position)
         return array[first : first + extent]
 
+    def _combine(self, statement: Combine) -> None:
+        """The first of the neighbouring threads does it for all of them."""
+        if self.thread % statement.lanes:
+            return
+        array, first = self._element(statement.array, statement.offset)
+        part = len(array) // self.threads
+        for number in range(first, first + statement.count):
+            mine = slice(number, number + part * statement.lanes, part)
+            array[mine] = _combined(statement.op, array[mine], statement.dtype)
+
     def _let(self, statement: Let) -> None:
         value = int(self.value(statement.value))
         if not 0 <= value < self._int(statement.extent):
@@ -305,7 +319,7 @@ class _Machine:
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[outer:]):
                 later = statement.background
-                left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows, later)
+                left = self._left(statement, rows)
                 b_offset, b_column = statement.b_offset, self._int(statement.b_column)
                 if statement.unit is not None:
                     group, k = statement.unit.group, self._int(sym.expr(statement.loops[-1].axis))
@@ -343,6 +357,20 @@ class _Machine:
                 self._writes(statement.tile, position)
             tile = array[first : first + statement.columns]
             tile[:] = tile + sums if statement.accumulate else sums
+
+    def _left(self, statement: Contract, rows: int) -> Array:
+        """The column of A for the present term."""
+        fragment = statement.fragment
+        if fragment is None or not statement.held:
+            stride = self._int(statement.a_row)
+            return self._strip(statement.a, statement.a_offset, stride, rows, statement.background)
+        array, first = self._element(statement.a, statement.a_offset)
+        part, of_row = len(array) // self.threads, self._int(statement.a_row)
+        first -= self.thread % fragment.warp * part
+        column = self._int(sym.expr(statement.loops[-1].axis)) % fragment.columns
+        held = (_holders(fragment)[row % fragment.rows, column] for row in range(rows))
+        places = [first + lane * part + row // fragment.rows * of_row + e for row, (lane, e) in enumerate(held)]
+        return numerics.convert(array[places], statement.a_type)
 
     def _computed(self, value: Scalar, axis: Var, count: int) -> Array:
         """``value`` for the first ``count`` positions along ``axis``, in which what it reads is linear."""
@@ -496,6 +524,17 @@ def _last(groups: list[set[tuple[str, int]]], count: int) -> list[set[tuple[str,
 
 def _who(thread: int) -> str:
     return {_ALL: "every thread", _COPY: "a copy or product"}.get(thread, f"thread {thread}")
+
+
+@cache
+def _holders(fragment: Fragment) -> dict[tuple[int, int], tuple[int, int]]:
+    """The lane that holds each row and column of a fragment's result, and the number of its element."""
+    return {
+        (int(sym.evaluate(fragment.row, by)), int(sym.evaluate(fragment.column, by))): (lane, element)
+        for lane in range(fragment.warp)
+        for element in range(fragment.elements)
+        for by in ({fragment.lane.name: lane, fragment.element.name: element},)
+    }
 
 
 def _combined(op: ops.Op, values: Sequence[Any] | Array, dtype: DType) -> Any:

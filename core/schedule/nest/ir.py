@@ -7,22 +7,55 @@ and an emitter computes each once. Offsets are in elements, over loop axes, dime
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
-from weakref import WeakValueDictionary
-
-import numpy as np
+from typing import ClassVar, TypeAlias
 
 from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
 from luminal.core.matrix import MatrixUnit
-from luminal.core.ops import SELECT, Failure, Op
-from luminal.core.printer import brief
+from luminal.core.ops import Failure, Op
 from luminal.core.schedule.nest.fields import Fields
 from luminal.core.schedule.nest.hand_over import HandOver
+from luminal.core.schedule.nest.scalars import (
+    Access,
+    Holds,
+    Index,
+    Leaf,
+    Literal,
+    Scalar,
+    Temporary,
+    apply,
+    holds,
+    index,
+    literal,
+    load,
+    postorder,
+    select,
+    temporary,
+    text,
+)
 from luminal.core.symbolic import Int, Var, product
-from luminal.core.types import DType, bool_, i64
+from luminal.core.types import DType
+
+# Scalars are read as parts of nests.
+__all__ = [
+    "Access",
+    "Holds",
+    "Index",
+    "Leaf",
+    "Literal",
+    "Scalar",
+    "Temporary",
+    "apply",
+    "holds",
+    "index",
+    "literal",
+    "load",
+    "postorder",
+    "select",
+    "temporary",
+    "text",
+]
 
 # The names of axes of nests and of views. Nothing else may have such a name.
 _AXIS_NAME = re.compile(r"[aegiktv]\d\w*|c0|k_\d|d_i\d\w*|at|tid")
@@ -31,155 +64,6 @@ _AXIS_NAME = re.compile(r"[aegiktv]\d\w*|c0|k_\d|d_i\d\w*|at|tid")
 def names_axis(name: str) -> bool:
     """Whether ``name`` has the form of an axis name, which no dimension may have."""
     return _AXIS_NAME.fullmatch(name) is not None
-
-
-# ---- scalar expressions --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Access:
-    """An element of an array: ``offset`` is read where every ``valid >= 0``; elsewhere the value is ``fill`` (the bytes
-    of one element), and nothing is read."""
-
-    array: str
-    offset: Int
-    valid: tuple[Int, ...] = ()
-    fill: bytes = b""
-
-
-@dataclass(frozen=True)
-class Literal:
-    """The bytes of one element."""
-
-    bits: bytes
-
-
-@dataclass(frozen=True)
-class Index:
-    """An index expression as an int64 value."""
-
-    value: Int
-
-
-@dataclass(frozen=True)
-class Holds:
-    """True where every condition is at least zero."""
-
-    valid: tuple[Int, ...]
-
-
-@dataclass(frozen=True)
-class Temporary:
-    """The value of an earlier ``Define`` or ``Reduction`` of that name."""
-
-    name: str
-
-
-Leaf: TypeAlias = Access | Literal | Index | Holds | Temporary
-
-
-class Scalar:
-    """One value of one iteration: a leaf, or a primitive (``ops`` row, with its attribute) of other scalars."""
-
-    __slots__ = ("__weakref__", "attr", "dtype", "leaf", "op", "operands")
-    op: Op | None
-    operands: tuple[Scalar, ...]
-    attr: Any
-    leaf: Leaf | None
-    dtype: DType
-
-    def __repr__(self) -> str:
-        return text(self)
-
-
-_interned: WeakValueDictionary[tuple[Any, ...], Scalar] = WeakValueDictionary()
-
-
-def _intern(op: Op | None, operands: tuple[Scalar, ...], attr: Any, leaf: Leaf | None, dtype: DType) -> Scalar:
-    key = (op, operands, attr, leaf, dtype)
-    found = _interned.get(key)
-    if found is None:
-        found = Scalar()
-        found.op, found.operands, found.attr, found.leaf, found.dtype = key
-        _interned[key] = found
-    return found
-
-
-def apply(op: Op, operands: tuple[Scalar, ...], attr: Any, dtype: DType) -> Scalar:
-    """The primitive ``op`` of scalars. A select whose mask has no conditions becomes its first alternative."""
-    if op is SELECT and operands[0].leaf == Holds(()):
-        return operands[1]
-    return _intern(op, operands, attr, None, dtype)
-
-
-def load(array: str, offset: Int, dtype: DType, valid: tuple[Int, ...] = (), fill: bytes = b"") -> Scalar:
-    """The element of ``array`` at ``offset``: see ``Access``."""
-    return _intern(None, (), None, Access(array, offset, valid, fill if valid else b""), dtype)
-
-
-def literal(bits: bytes, dtype: DType) -> Scalar:
-    """A constant."""
-    return _intern(None, (), None, Literal(bits), dtype)
-
-
-def index(value: Int) -> Scalar:
-    """An index as a value."""
-    return _intern(None, (), None, Index(value), i64)
-
-
-def holds(valid: tuple[Int, ...]) -> Scalar:
-    """Whether a mask holds, as a bool."""
-    return _intern(None, (), None, Holds(valid), bool_)
-
-
-def select(valid: tuple[Int, ...], inside: Scalar, outside: Scalar) -> Scalar:
-    """``inside`` where every condition is at least zero, else ``outside``."""
-    return apply(SELECT, (holds(valid), inside, outside), None, inside.dtype)
-
-
-def temporary(name: str, dtype: DType) -> Scalar:
-    """A reference to a named value."""
-    return _intern(None, (), None, Temporary(name), dtype)
-
-
-def text(value: Scalar) -> str:
-    """``value`` on one line, for printing and for comparing nests."""
-    leaf = value.leaf
-    if isinstance(leaf, Access):
-        if not leaf.valid:
-            return f"{leaf.array}[{leaf.offset}]"
-        mask = " and ".join(f"{v} >= 0" for v in leaf.valid)
-        return f"({leaf.array}[{leaf.offset}] if {mask} else {_number(leaf.fill, value.dtype)})"
-    if isinstance(leaf, Literal):
-        return f"{_number(leaf.bits, value.dtype)}:{value.dtype}"
-    if isinstance(leaf, Index):
-        return f"({leaf.value})"
-    if isinstance(leaf, Holds):
-        return "(" + " and ".join(f"{v} >= 0" for v in leaf.valid) + ")"
-    if isinstance(leaf, Temporary):
-        return leaf.name
-    attribute = f"[{brief(value.attr)}]" if value.attr is not None else ""
-    return f"{value.op}{attribute}(" + ", ".join(text(o) for o in value.operands) + f"):{value.dtype}"
-
-
-def _number(bits: bytes, dtype: DType) -> str:
-    return str(np.frombuffer(bits, dtype.numpy)[0])
-
-
-def postorder(
-    root: Scalar, operands: Callable[[Scalar], tuple[Scalar, ...]] = lambda scalar: scalar.operands
-) -> list[Scalar]:
-    """The scalars that ``root`` depends on through ``operands``, itself included: each once, after its operands."""
-    order: dict[Scalar, None] = {}
-    stack: list[tuple[Scalar, bool]] = [(root, False)]
-    while stack:
-        value, done = stack.pop()
-        if done:
-            order[value] = None
-        elif value not in order:
-            stack.append((value, True))
-            stack.extend((operand, False) for operand in reversed(operands(value)))
-    return list(order)
 
 
 Indices: TypeAlias = tuple[Int, ...]
@@ -328,6 +212,24 @@ class KeepLeast:
 
 
 @dataclass(frozen=True)
+class Combine:
+    """Each of the ``count`` elements of ``array`` from ``offset`` on, in the thread's part of an array in registers,
+    becomes the reduction with ``op`` (as of ``Reduction``) of those that ``lanes`` neighbouring threads have at the
+    same place: threads ``g*lanes`` to ``g*lanes + lanes-1``. ``lanes`` is a power of two within a warp. It lies in a
+    loop that threads divide, of which it is the only statement that touches ``array``."""
+
+    array: str
+    offset: Int
+    count: int
+    op: Op
+    dtype: DType
+    lanes: int
+    fields: ClassVar[Fields] = Fields(
+        indices=("offset",), reads=("array",), writes=("array",), other=("count", "op", "dtype", "lanes")
+    )
+
+
+@dataclass(frozen=True)
 class If:
     """``body`` where every condition of ``valid`` is at least zero."""
 
@@ -458,6 +360,10 @@ class Contract:
     ``background`` such a product is under way until a barrier waits for it: before, nobody writes its operands, and
     nothing but other such products uses its tile.
 
+    With ``held``, ``A`` lies in registers: a thread's part of it holds elements as a part of a tile does, of as many
+    rows and of all terms as columns, and they are rounded to ``a_type``. ``a_offset`` is then the first of the thread's
+    elements of the fragment in which term K is, and ``a_row`` is how many a row of fragments has.
+
     With ``unit``, a matrix unit multiplies, in steps of ``depth`` terms along the last of ``loops``, ``k``: ``A`` has
     these side by side, and ``B`` in groups. With ``g`` the unit's group, the element of ``B`` above is then::
 
@@ -475,7 +381,8 @@ class Contract:
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
     for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without
-    blocks or with ``accumulate``, for those of rows without a unit, and in the ``background`` without panels.
+    blocks or with ``accumulate``, for those of rows without a unit, in the ``background`` without panels, and for an
+    operand in registers that the fragment does not take.
     """
 
     tile: str
@@ -506,12 +413,13 @@ class Contract:
     scales: Scales | None = None
     steps: int = 1
     background: bool = False
+    held: bool = False
     fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
         nested=("loops", "prologue", "scales"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
-            "unit", "depth", "steps", "background",
+            "unit", "depth", "steps", "background", "held",
         ),
     )  # fmt: skip
 
@@ -527,6 +435,8 @@ class Contract:
             raise SpecError(f"contract {self.tile}: only blocks are scaled, of rows those of a unit, in an empty tile")
         if self.background and not (self.fragment is not None and self.fragment.panels):
             raise SpecError(f"contract {self.tile}: only groups of warps multiply in the background")
+        if self.held and not (self.fragment is not None and self.fragment.lanes_of_row):
+            raise SpecError(f"contract {self.tile}: {self.fragment} takes no operand from registers")
 
 
 Statement: TypeAlias = (
@@ -538,6 +448,7 @@ Statement: TypeAlias = (
     | Store
     | Sort
     | KeepLeast
+    | Combine
     | If
     | Alloc
     | Barrier

@@ -57,6 +57,11 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}sort {statement.array}[{statement.offset} .. + {statement.extent}]"
         case ln.KeepLeast():
             yield f"{indent}keep in {statement.array}[{statement.offset} .. + {statement.extent}] {statement.value}"
+        case ln.Combine():
+            yield (
+                f"{indent}{statement.array}[{statement.offset} .. + {statement.count}] = {statement.op} of "
+                f"{statement.lanes} neighbouring threads"
+            )
         case ln.Alloc():
             rows = f" in panels, rows of {statement.row}" if statement.row else ""
             yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]{rows}"
@@ -89,7 +94,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             by = f" by {statement.fragment.name}" if statement.fragment is not None else ""
             by += " in the background" if statement.background else ""
             yield f"{indent}{tile} {sign} contract over {over}{by}"
-            yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
+            held = " in registers" if statement.held else ""
+            yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]{held}"
             column = "column" if statement.b_column == 1 else f"column*{statement.b_column}"
             if statement.prologue is not None:
                 yield f"{indent}  {statement.prologue.value} at {statement.prologue.column} = column"

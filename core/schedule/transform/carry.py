@@ -274,6 +274,17 @@ class ChainPass(OnePass):
         end = self.named(into, t, "end", end, max(0, sym.lower(end) or 0), t.extent) if end != t.extent else end
         return self.named(into, t, "begin", first, 0, t.extent), end
 
+    def masked(self, value: ln.Scalar, valid: tuple[Int, ...]) -> ln.Scalar:
+        """``value`` with arrays of the kernel read only where ``valid`` holds."""
+        arrays = {array.name for array in self.before.arrays}
+        by: dict[ln.Scalar, ln.Scalar] = {}
+        for scalar in ln.postorder(value) if valid else ():
+            leaf = scalar.leaf
+            if isinstance(leaf, ln.Access) and leaf.array in arrays:
+                fill = leaf.fill or bytes(scalar.dtype.itemsize)
+                by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
+        return replace_leaves(value, by)
+
     def left(self) -> Carried:
         """The left operand of the last sum: its factors that do not depend on the result's columns."""
         mine = tuple(f for f in self.result.inside if self.n.axis not in carried.variables(f))

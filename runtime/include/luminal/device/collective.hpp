@@ -112,6 +112,20 @@ template <class T> LM_DEVICE T warp_reduce_max(T x) {
     return x;
 }
 
+/// Each of the N elements of `x`, an array of the lane: the sum of those of `lanes` neighbouring lanes, a power of two.
+template <int lanes, int N, class P> LM_DEVICE void lanes_add(P x) {
+    LM_UNROLL for (int mask = lanes / 2; mask > 0; mask /= 2) {
+        LM_UNROLL for (int i = 0; i < N; ++i) x[i] = add(x[i], shuffle_xor(x[i], mask));
+    }
+}
+
+/// Their maximum, likewise, as max() has it.
+template <int lanes, int N, class P> LM_DEVICE void lanes_max(P x) {
+    LM_UNROLL for (int mask = lanes / 2; mask > 0; mask /= 2) {
+        LM_UNROLL for (int i = 0; i < N; ++i) x[i] = max(x[i], shuffle_xor(x[i], mask));
+    }
+}
+
 namespace detail {
 
 /// Every warp's `x` in `scratch`, known to the block.

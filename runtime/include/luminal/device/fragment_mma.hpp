@@ -21,6 +21,21 @@ template <class P> LM_DEVICE uint32_t pair(P p, int stride) {
     return static_cast<uint32_t>(p->bits) | static_cast<uint32_t>((p + stride)->bits) << 16;
 }
 
+/// The bits of two floats rounded to T, a half type, the first in the low half.
+template <class T> LM_DEVICE uint32_t rounded_pair(float low, float high) {
+#if defined(LM_CUDA)
+    uint32_t bits;
+    if constexpr (is_same<T, float16>()) {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    }
+    return bits;
+#else
+    return static_cast<uint32_t>(encode<T>(low)) | static_cast<uint32_t>(encode<T>(high)) << 16;
+#endif
+}
+
 #if defined(LM_CUDA)
 /// N matrices of 8 x 8 half elements, a row at the address that one lane gives: lanes 8i .. 8i+7 for matrix i. Lane l
 /// receives elements 2*(l % 4) and 2*(l % 4) + 1 of row l / 4; with `transposed`, of column l / 4.
@@ -76,7 +91,7 @@ struct MmaSums {
 
 /// mma.m16n8k16: operands of T, float16 or bfloat16.
 template <class T> struct m16n8k16 : detail::MmaSums {
-    enum { depth = 16 };
+    enum { depth = 16, beside = 2 };
     using A = detail::Words<4>;
     using B = detail::Words<2>;
 
@@ -111,6 +126,31 @@ template <class T> struct m16n8k16 : detail::MmaSums {
         return {{detail::pair(corner, depth), detail::pair(corner + 8 * depth, depth)}};
     }
 
+    /// That and the 16 x 8 elements beside it, from column 8 on.
+    template <class P> LM_MEMBER void load_two_of_b(B& left, B& right, P b, int depth, int column, int lane) {
+#if defined(LM_CUDA)
+        const int down = 8 * (lane / 8 % 2), beside = 8 * (lane / 16);
+        const bool lines = depth == 1 && column % 8 == 0;
+        if (lines || (column == 1 && depth % 8 == 0)) {
+            const detail::Words<4> both =
+                lines ? detail::load_matrices<4, false>(b + (lane % 8 + beside) * column + down)
+                      : detail::load_matrices<4, true>(b + (lane % 8 + down) * depth + beside);
+            left = {{both.word[0], both.word[1]}};
+            right = {{both.word[2], both.word[3]}};
+            return;
+        }
+#endif
+        left = load_b(b, depth, column, lane);
+        right = load_b(b + 8 * column, depth, column, lane);
+    }
+
+    /// The 16 x 16 elements that are the lane's, rounded: of two fragments of sums beside each other.
+    LM_MEMBER A rounded_a(const float* sums) {
+        A a;
+        LM_UNROLL for (int i = 0; i < 4; ++i) a.word[i] = detail::rounded_pair<T>(sums[2 * i], sums[2 * i + 1]);
+        return a;
+    }
+
     /// sum[e] += the product's element e; `sum` is an array of the lane.
     LM_MEMBER void multiply(float* sum, A a, B b, int lane) {
         static_cast<void>(lane);
@@ -139,7 +179,7 @@ template <class T> struct m16n8k16 : detail::MmaSums {
 
 /// mma.m16n8k8 in tf32: operands of T, float, rounded to 11 significant bits (to nearest, ties away from zero).
 template <class T> struct m16n8k8_tf32 : detail::MmaSums {
-    enum { depth = 8 };
+    enum { depth = 8, beside = 1 };
     using A = detail::Words<4>;
     using B = detail::Words<2>;
 

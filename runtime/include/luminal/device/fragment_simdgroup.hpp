@@ -43,7 +43,7 @@ struct SimdgroupLayout {
 
 /// simdgroup_matrix<T, 8, 8>: operands of T, float, float16 or bfloat16. One of an operand's two strides is 1.
 template <class T> struct simdgroup8x8 {
-    enum { rows = 8, columns = 8, depth = 8, elements = 2 };
+    enum { rows = 8, columns = 8, depth = 8, elements = 2, beside = 1 };
     LM_MEMBER int row(int lane, int) { return detail::simdgroup_row(lane); }
     LM_MEMBER int column(int lane, int e) { return detail::simdgroup_column(lane) + e; }
 

@@ -69,6 +69,10 @@ template <class T, int N> LM_DEVICE vec<T, N> exp2_scaled(vec<T, N> x, T hi, T l
     LM_UNROLL for (int i = 0; i < N; ++i) x.lane[i] = exp2_scaled(x.lane[i], hi, lo);
     return x;
 }
+template <int Digits, class T, int N> LM_DEVICE vec<T, N> exp2_scaled(vec<T, N> x, T hi, T lo) {
+    LM_UNROLL for (int i = 0; i < N; ++i) x.lane[i] = exp2_scaled<Digits>(x.lane[i], hi, lo);
+    return x;
+}
 template <class T, int N> LM_DEVICE vec<T, N> log2_scaled(vec<T, N> x, T hi, T lo) {
     LM_UNROLL for (int i = 0; i < N; ++i) x.lane[i] = log2_scaled(x.lane[i], hi, lo);
     return x;

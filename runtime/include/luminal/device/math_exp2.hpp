@@ -100,5 +100,14 @@ template <class T> LM_DEVICE T exp2_scaled(T x, T hi, T lo) {
     return fraction * bitcast<T>(static_cast<U>(first << place)) * bitcast<T>(static_cast<U>(second << place));
 }
 
+/// The same where so many significant digits suffice. Where those are few, a float's are within 2^-16 of themselves, or
+/// of the smallest normal number: by one rounding of x * hi, and the device's own instruction.
+template <int Digits, class T> LM_DEVICE T exp2_scaled(T x, T hi, T lo) {
+#if defined(LM_NEAR_EXP2)
+    if constexpr (sizeof(T) == 4 && Digits <= 16) return detail::near_exp2(x * hi);
+#endif
+    return exp2_scaled(x, hi, lo);
+}
+
 }  // namespace LM_RUNTIME
 }  // namespace lm
