@@ -225,7 +225,7 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
         state = Scheduler(nest, target, tile.asked)
         axes = [loop.axis for loop in state.loops()]
         state.do(Reorder(tuple(v.name for v in (*(v for v in axes if v not in of_m), *(v for v in axes if v in of_m)))))
-        state.do(SumLines(reduction.name, way.width, way.digits, way.threads, tile.scaled))
+        state.do(SumLines(reduction.name, way.width, way.digits, way.threads, tile.scaled, found.apart))
         state.do(Parallelise(len(state.loops())))
         state.do(SynchroniseThreads(way.threads, target.block))
         return state.finish()
@@ -247,7 +247,7 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
         for turns in (grid.costs.turns, grid.costs.turns // 2, grid.costs.turns * 2)
     ]
     candidates = [Candidate("schedule", way, number) for number, way in enumerate(ways)]
-    return _chosen(nest, target, "line", candidates, scheduled, tile)
+    return _chosen(nest, target, "line", candidates, scheduled, tile, *(["apart"] if found.apart else []))
 
 
 def _schedule_tiles(
