@@ -133,13 +133,13 @@ class Decoder:
     def sample(self) -> Graph:
         """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
         settings = sampling.inputs(self.room.slots, self.config.vocabulary)
-        return self._chosen(settings.nodes, sampling.sample(self._rows(), settings))
+        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings))
 
     def likeliest(self) -> Graph:
         """The likeliest token of each slot: ``int64[slots]``."""
-        return self._chosen((), sampling.likeliest(self._rows()))
+        return self._chosen((), sampling.likeliest(self._last_logits()))
 
-    def _rows(self) -> Node:
+    def _last_logits(self) -> Node:
         """The logits of each slot."""
         shape = (self.room.slots, self.config.vocabulary)
         return ir.view(self.logits.input, shape, ir.axes(shape))
