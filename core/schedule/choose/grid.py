@@ -31,9 +31,9 @@ from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import carried
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import element_and_value, product_of, stored_type
-from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
+from luminal.core.schedule.nest.walk import accesses, perfect_loops, reads, statements
 from luminal.core.schedule.transform.carry import OnePass
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -261,11 +261,28 @@ def _schedule_tiles(
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
+    reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+    order = _side_by_side_last(reduction)
+    if order != tuple(loop.axis.name for loop in reduction.loops):
+        state.do(ReorderReduction(reduction.name, order))
     stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()
+
+
+def _side_by_side_last(reduction: ln.Reduction) -> tuple[str, ...]:
+    """The order of the summed axes in which terms of a step lie side by side in A, as channels do beneath a window,
+    where they do along one axis, and along none in B: several are then copied at once."""
+    left, right = element_and_value(reduction)
+
+    def along(access: ln.Access) -> list[str]:
+        strides = ((loop.axis.name, sym.coefficient(access.offset, loop.axis)) for loop in reduction.loops)
+        return [name for name, found in strides if found is not None and found[0] == 1]
+
+    last = along(left) if not any(map(along, accesses(right))) else []
+    return (*(loop.axis.name for loop in reduction.loops if loop.axis.name not in last), *last)
 
 
 def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
