@@ -239,14 +239,20 @@ class Expressions:
         """The scalars whose values the text of ``scalar`` uses."""
         if _bits(scalar) is not None:
             return ()
-        known = self.function(scalar)
+        known = self._function(scalar)
         return scalar.operands if known is None else known[1]
+
+    def _function(self, scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+        """The function that computes ``scalar``, and its arguments; on a GPU, vectors of bytes are words."""
+        group = self.frame.group
+        words = None if group is None or self.frame.dialect.block is None else patterns.in_words(scalar, group.axis)
+        return words or self.function(scalar)
 
     # ---- primitives ------------------------------------------------------------------------------------------------
 
     def _apply(self, scalar: Scalar) -> tuple[str, bool]:
         assert scalar.op is not None
-        known = self.function(scalar)
+        known = self._function(scalar)
         if known is not None:
             name, operands = known
             varying = any(self.value(operand).varying for operand in operands)

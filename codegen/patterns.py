@@ -13,7 +13,8 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.rules.match import Any_, C, Matcher, Pattern, X, Y, apply
 from luminal.core.rules.quantised import quantised, restored
-from luminal.core.schedule.nest.ir import Index, Literal, Scalar
+from luminal.core.schedule.nest.ir import Index, Literal, Scalar, postorder
+from luminal.core.symbolic import Var
 from luminal.core.types import f32, i8, i16, u8, u16
 
 SMALLEST = 2.0**-100  # a product of at least this and a nonzero integer does not underflow
@@ -77,9 +78,17 @@ def in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return _in_bytes(scalar) or beside_tiles(scalar)
 
 
-def in_words(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """As ``function``, for vectors of bytes, which are computed four at a time: see ``in_bytes``."""
-    return _in_bytes(scalar) or function(scalar)
+def in_words(scalar: Scalar, axis: Var) -> tuple[str, tuple[Scalar, ...]] | None:
+    """As ``in_bytes``, for vectors of bytes along ``axis`` that are computed four at a time, and for these alone.
+    Numbers may also begin at a bit that all lanes share: ``shifted_right(bytes, amount)``."""
+    if (found := _in_bytes(scalar)) is not None:
+        return found
+    if scalar.op is ops.CAST and scalar.dtype.is_integer and scalar.dtype.bits < 8 and scalar.operands[0].dtype == u8:
+        return f"digits_in_bytes<{ctype(scalar.dtype)}, 0>", scalar.operands
+    if scalar.op is ops.SHR and scalar.dtype == u8 and _begins_in_byte(amount := scalar.operands[1]):
+        shared = not any(axis in sym.variables(s.leaf.value) for s in postorder(amount) if isinstance(s.leaf, Index))
+        return ("shifted_right", scalar.operands) if shared else None
+    return None
 
 
 def _in_bytes(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
 from string import ascii_lowercase
 from typing import TypeAlias
 
-from luminal.codegen import patterns
 from luminal.codegen.dialect import round_to
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Group, Value
@@ -157,11 +155,9 @@ class Accumulation:
         return [(x, y) for x, y in bytes_ if x is not None and y is not None] if all(map(all, bytes_)) else []
 
     def _multiply(self, group: Group) -> None:
-        expressions = copy(self.expressions)
-        expressions.function = patterns.in_words
         with self.frame.vector(group):
             for x, y in self.products:
-                factors = f"{expressions.vector(x)}, {expressions.vector(y)}"
+                factors = f"{self.expressions.vector(x)}, {self.expressions.vector(y)}"
                 self.frame.line(f"{self.total} = dot({factors}, {self.total});")
 
     def _accumulate(self, group: Group | None) -> None:

@@ -122,7 +122,7 @@ def compile_graphs(
         if target.algebra == BOUNDED:
             graph = passed("online reductions", online.in_parts(graph, target))
         whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
-        if multiplies_bytes and target.algebra == BOUNDED:
+        if (multiplies_bytes or target.grid is not None) and target.algebra == BOUNDED:
             whole = passed("blocks that a number moves", moved_blocks.apart(whole, target))
         if stored is not None:
             whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide, target.costs.memory))

@@ -19,7 +19,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.frontends.fx import importer
 from luminal.machine_code import follow, memory, sass, tools
 from luminal.machine_code import kernels as counting
-from luminal.machine_code.operands import Lanes
+from luminal.machine_code.operands import Lanes, UnknownInstruction
 
 Array = np.ndarray[Any, Any]
 
@@ -138,6 +138,19 @@ def test_predicates_become_bits_and_come_back() -> None:
 )
 def test_constants_that_the_unit_of_halves_moves_are_numbers(line: str, expected: int) -> None:
     assert (carried_out([line]).r[2] == expected).all()
+
+
+@pytest.mark.parametrize(("modifiers", "left", "right"), [("S8.S8", "i1", "i1"), ("S8.U8", "i1", "u1"),
+                                                          ("U8.S8", "u1", "i1"), ("U8.U8", "u1", "u1")])  # fmt: skip
+def test_products_of_four_bytes_are_summed(modifiers: str, left: str, right: str) -> None:
+    words = np.random.default_rng(0).integers(0, 1 << 32, (3, 32), np.uint32)
+    words[:, 0] = 0x80FF7F00
+    given = dict(zip(("R1", "R2", "R3"), words.astype(np.int64), strict=True))
+    a, b = (x[:, None].view(kind).astype(np.int64) for x, kind in zip(words, (left, right), strict=False))
+    expected = (a * b).sum(1) + words[2] & 0xFFFFFFFF
+    assert carried_out([f"IDP.4A.{modifiers} R4, R1, R2, R3"], **given).r[4].tolist() == expected.tolist()
+    with pytest.raises(UnknownInstruction, match=r"IDP\.2A"):
+        carried_out(["IDP.2A.LO.S16.U8 R4, R1, R2, R3"])
 
 
 def test_literals_and_remarks_are_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,9 @@ from luminal.core.schedule.program.ir import Launch, Program
 from luminal.core.symbolic import Int
 from tests.codegen_gpu_support import Emulated, rendered
 from tests.schedule_support import refusals, run_program, transformed, transforms
-from tests.test_scaled_blocks import KINDS, UNIT, A, Stored, stored
+from tests.test_scaled_blocks import KINDS, UNIT, A, Stored, real, stored
+from tests.vector_support import build as native
+from tests.vector_support import pointer
 
 Array = np.ndarray
 CUDA, METAL = targets.GPUS["cuda:sm_80"], targets.GPUS["metal"]
@@ -181,10 +184,49 @@ def test_every_byte_of_numbers_is_read_once(case: Stored) -> None:
 
 
 def test_products_of_bytes_are_summed_as_integers() -> None:
-    """Of weights that no number moves; the others are floats to begin with."""
+    """Those of weights that a number moves, too, where the user lets activations be rounded."""
     for case in KINDS:
-        (kernel,) = transformed(compile_graph(stored((case,), 1), CUDA), SumLines)
-        parts = [s for s in statements(kernel.nest.body) if isinstance(s, ln.Reduction) and "part" in s.name]
         moved = "least" in (case.kind.layout.names or ())
-        assert {part.dtype for part in parts} == {types.f32 if moved else types.i32}
-        assert any("= dot(" in line for line in rendered(kernel.name, kernel.nest, dialects.ALL["cuda"]).body)
+        asked = stored((case,), 1)
+        for graph, dtype in (
+            (asked, types.i32),
+            (replace(asked, approximations=()), types.f32 if moved else types.i32),
+        ):
+            (kernel,) = transformed(compile_graph(graph, CUDA), SumLines)
+            parts = [s for s in statements(kernel.nest.body) if isinstance(s, ln.Reduction) and "part" in s.name]
+            assert {part.dtype for part in parts} == {dtype}
+            assert any("= dot(" in line for line in rendered(kernel.name, kernel.nest, dialects.ALL["cuda"]).body)
+
+
+@pytest.mark.parametrize("least", [np.inf, np.nan])
+def test_what_moves_blocks_without_end_is_not_summed_apart(least: float) -> None:
+    """Zero times infinity would come of a block whose activations sum to zero."""
+    case = next(case for case in KINDS if case.kind.name == "Q4_1")
+    raw = case.raw()
+    raw["least"][3, 0] = least
+    whole, scale = stored((case,), 1).inputs
+    weights = case.kind.real({name: ir.constant(case.kind.taken(raw, name)) for name in case.kind.kept})
+    product = contraction.matmul(real(whole, scale), movement.transpose(weights, 0, 1))
+    graph = replace(stored((case,), 1), outputs=(("y", product),))
+    (kernel,) = transformed(compile_graph(graph, CUDA), SumLines)
+    assert not any(s.dtype == types.i32 for s in statements(kernel.nest.body) if isinstance(s, ln.Reduction))
+
+
+def test_bytes_are_computed_four_at_a_time_as_one_by_one(tmp_path: Path) -> None:
+    """All pairs of bytes, and all bytes moved by every amount; no byte carries into the next."""
+    library = native("device_bytes.cpp", targets.detect(), tmp_path, "-O1")
+    every = np.arange(256, dtype=np.uint8)
+    a, b = np.repeat(every, 256), np.tile(every, 256)
+    for kind, x, y in (("unsigned", a, b), ("signed", a.view(np.int8), b.view(np.int8))):
+        assert getattr(library, f"differing_{kind}")(pointer(x), pointer(y), x.size) == 0
+    assert library.differing_shifted(pointer(every), every.size) == 0
+
+
+@TARGETS
+def test_numbers_that_begin_at_a_bit_of_a_thread_are_unpacked_in_words(target: targets.Target) -> None:
+    """Upper bits of Q5_0 and Q6_K: threads beside each other take other bits of the same bytes."""
+    for name in ("Q5_0", "Q6_K"):
+        case = next(case for case in KINDS if case.kind.name == name)
+        (kernel,) = transformed(compile_graph(stored((case,), 1), target), SumLines)
+        body = "\n".join(rendered(kernel.name, kernel.nest, dialects.ALL[target.dialect]).body)
+        assert "shifted_right(" in body and " shr(" not in body and "convert<uint2_t>" not in body

@@ -6,20 +6,37 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 import luminal.llm
-from luminal.llm import Sampling
+from luminal.codegen import emulation
+from luminal.llm import LanguageModel, Sampling
 from luminal.llm.sampling import Sampler
 from luminal.runtime import loader
 from tests import mpi_support
+from tests.cuda_support import FakeDriver
 from tests.llm_support import VOCABULARY, greedy, models, reference
 from tests.test_mesh import FREE
 
+T = TypeVar("T")
+
 COUNT = 6
+CALLS = (
+    "cuGraphLaunch", "cuLaunchKernel", "cuGraphInstantiateWithFlags", "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphAddKernelNode_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemAlloc_v2",
+)  # fmt: skip
+
+
+@cache
+def compiled(target: str) -> LanguageModel:
+    """One slot, emulated; tests leave it empty."""
+    return luminal.llm.compile(models("llama").single, context=128, chunk=2, target=target, emulate=True, threads=2)
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90", "metal"])
@@ -30,7 +47,7 @@ def test_the_tokens_are_those_of_transformers(target: str) -> None:
     case = reference("llama", wanted)
     best = np.sort(case.logits[len(prompt) - 1 : -1])[:, -2:]
     assert (best[:, 1] - best[:, 0]).min() > 2 * case.error  # else another token might be as good
-    model = luminal.llm.compile(models("llama").single, context=128, chunk=2, target=target, emulate=True, threads=2)
+    model = compiled(target)
     model.prefill(0, prompt.tolist())
     sampler = Sampler(Sampling(), model.vocabulary)
     found = []
@@ -39,6 +56,53 @@ def test_the_tokens_are_those_of_transformers(target: str) -> None:
         found.append(model.sample({0: sampler})[0])
         model.decode({0: found[-1]})
     assert found == wanted[len(prompt) :].tolist()
+    model.rewind(0, 0)
+
+
+def calls_of_a_token(model: LanguageModel, driver: FakeDriver, sampler: Sampler) -> tuple[dict[str, int], ...]:
+    """How often the host called the driver for the choice of a token, and for its step."""
+
+    def counted(work: Callable[[], T]) -> tuple[T, dict[str, int]]:
+        before = {name: driver.calls(name) for name in CALLS}
+        result = work()
+        return result, {
+            name: driver.calls(name) - count for name, count in before.items() if driver.calls(name) > count
+        }
+
+    token, choice = counted(lambda: model.sample({0: sampler})[0])
+    sampler.accept(token)
+    _, step = counted(lambda: model.decode({0: token}))
+    return choice, step
+
+
+def test_a_token_is_two_launches_of_graphs() -> None:
+    """One chooses the likeliest token and one appends it; nothing is planned again, nor allocated, while the blocks of
+    the cache that are read stay as many, and of the inputs and results one copy each passes."""
+    model = compiled("cuda:sm_90")
+    driver = FakeDriver(Path(model.module.library.path).with_name(emulation.DRIVER))
+    model.prefill(0, [1, 2, 3])
+    sampler = Sampler(Sampling(), model.vocabulary)
+    calls_of_a_token(model, driver, sampler)  # plans
+    for _ in range(3):
+        choice, step = calls_of_a_token(model, driver, sampler)
+        assert choice == {"cuGraphLaunch": 1, "cuMemcpyDtoHAsync_v2": 1}
+        assert step.pop("cuMemcpyDtoHAsync_v2", 0) <= 1  # whether the token was one
+        assert step == {"cuGraphLaunch": 1, "cuMemcpyHtoDAsync_v2": 1}
+    model.rewind(0, 0)
+
+
+@pytest.mark.parametrize("change", [{"bias": {3: 1e9}}, {"repetition_penalty": 1e6}], ids=str)
+def test_settings_that_change_the_likeliest_token_are_heeded(change: dict[str, Any]) -> None:
+    model = compiled("cuda:sm_90")
+    model.prefill(0, [1, 2, 3])
+    likeliest = model.sample({0: Sampler(Sampling(), model.vocabulary)})[0]
+    sampler = Sampler(Sampling(**change), model.vocabulary, range(model.vocabulary))
+    if sampler.counts is not None:
+        assert sampler.prompted is not None
+        sampler.prompted[:] = False
+        sampler.prompted[likeliest] = True
+    assert model.sample({0: sampler})[0] != likeliest
+    model.rewind(0, 0)
 
 
 @mpi_support.needed

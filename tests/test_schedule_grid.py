@@ -489,3 +489,20 @@ def test_terms_of_several_axes_are_copied_side_by_side(target: Target) -> None:
     found = run_program(program, source.arrays)["y"]
     scale = np.abs(expected.astype(np.float64)).max()
     assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
+def test_channels_beneath_a_window_are_copied_side_by_side(target: Target) -> None:
+    """They lie so in memory, and are summed last: a step has no positions of a window but one."""
+    source = Source()
+    x = movement.permute(source.input(1, 7, 6, 32, dtype=types.bf16), (0, 3, 1, 2))
+    y = decompose.conv(x, source.weight(16, 32, 3, 3, dtype=types.bf16), None, (1, 1), (1, 1), (1, 1))
+    graph = ir.Graph("window", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, target)
+    (kernel,) = program.kernels
+    stores = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind == "vector"]
+    assert {loop.lanes for loop in stores if "stage_a" in str(loop.body)} == {8}
+    (expected,) = interp.run(graph, source.arrays).outputs
+    found = run_program(program, source.arrays)["y"]
+    scale = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale

@@ -1,15 +1,16 @@
 """Decoders as graphs of primitives: the entries of a library for a language model.
 
-==========    ================================================================================================
+============= ================================================================================================
 ``decode``    appends a token to each of several slots that lie side by side
 ``prefill``   appends tokens to one slot
 ``verify``    appends a token and drafts of what follows to one slot, and says what follows each, if there is room
 ``logits``    what the last token of a slot left
 ``sample``    a token of each slot, chosen by what the last one left
+``likeliest`` the same where no setting changes anything: it reads logits alone, and no condition
 ``read``      what the cache holds of a slot, and its logits
 ``write``     the same into a slot
 ``adapt``     an adapter's matrices into a place of those that there is room for, if any
-==========    ================================================================================================
+============= ================================================================================================
 
 The caller knows the length of each sequence. It says by the shapes of inputs, of which nothing else is read, which slot
 is the first of a call (``slot``, as long as its number) and how many blocks of the cache are read (``span_ROWS``).
@@ -63,6 +64,7 @@ def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
         **({"verify": decoder.step(1, verified(decoder.room), drawn=True)} if decoder.room.speculate else {}),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
+        "likeliest": decoder.likeliest(),
         "read": decoder.read(),
         "write": decoder.write(),
         **({"adapt": decoder.adapt()} if decoder.room.adapters else {}),
@@ -132,12 +134,21 @@ class Decoder:
 
     def sample(self) -> Graph:
         """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
+        settings = sampling.inputs(self.room.slots, self.config.vocabulary)
+        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings))
+
+    def likeliest(self) -> Graph:
+        """The likeliest token of each slot: ``int64[slots]``."""
+        return self._chosen((), sampling.likeliest(self._last_logits()))
+
+    def _last_logits(self) -> Node:
+        """The logits of each slot."""
         shape = (self.room.slots, self.config.vocabulary)
-        settings = sampling.inputs(*shape)
-        token = sampling.sample(ir.view(self.logits.input, shape, ir.axes(shape)), settings)
-        nodes = (*settings.nodes, self.logits.input)
+        return ir.view(self.logits.input, shape, ir.axes(shape))
+
+    def _chosen(self, settings: tuple[Node, ...], token: Node) -> Graph:
         results = (("token", token), (self.logits.output, self.logits.input))
-        return Graph(self.name, nodes, results, states=(self.logits,))
+        return Graph(self.name, (*settings, self.logits.input), results, states=(self.logits,))
 
     def read(self) -> Graph:
         """The filled rows of one slot: of each layer ``keys [kv heads, head size, span]`` and ``values [kv heads, span,

@@ -103,6 +103,14 @@ def sample(logits: Node, settings: Settings) -> Node:
     return select(equal(reshape(largest, token.shape), -math.inf), -1, token)
 
 
+def likeliest(logits: Node) -> Node:
+    """What ``sample`` gives by settings that change nothing: the token of the largest logit of each slot, int64
+    ``[slots]``; -1 where none may come."""
+    x = cast(logits, f32)
+    x = select(isnan(x), -math.inf, x)
+    return select(equal(max_(x, 1), -math.inf), -1, argmax(x, 1))
+
+
 def _column(setting: Node) -> Node:
     return reshape(setting, [setting.shape[0], 1])
 

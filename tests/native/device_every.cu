@@ -6,6 +6,7 @@ inline namespace LM_NAMESPACE {
 
 extern "C" __global__ void types(int8_t* i8, int16_t* i16, int32_t* i32, int64_t* i64, uint8_t* u8, uint16_t* u16,
                                  uint32_t* u32, uint64_t* u64, float* f32, double* f64) {
+    i32[0] = every_byte(u8);
     f32[0] = every_integer_type(i8) + every_integer_type(i16) + every_integer_type(i32) + every_integer_type(i64) +
              every_integer_type(u8) + every_integer_type(u16) + every_integer_type(u32) + every_integer_type(u64) +
              every_float_type(f32) + every_float_type(f64);

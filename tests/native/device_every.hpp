@@ -60,6 +60,15 @@ template <class P> LM_DEVICE float every_float_type(P p) {
     return every_cast(load<1>(p)) + convert<float>(reduce_max(load<8>(p))) + convert<float>(reduce_add(load<2>(p)));
 }
 
+/// Bytes: numbers of few bits in them, and sums of products.
+template <class P> LM_DEVICE int32_t every_byte(P p) {
+    const vec<uint8_t, 8> bytes = load<8>(p);
+    const vec<uint8_t, 8> moved = shifted_right(shifted_left<3>(shifted_right<1>(bytes)), broadcast<8>(load<1>(p)));
+    const uint8_t one = shifted_right(shifted_left<3>(shifted_right<1>(load<1>(p))), load<1>(p + 1));
+    const int32_t signed_sum = dot(digits_in_bytes<int4_t, 4>(bytes), moved, int32_t{1});
+    return dot(digits_in_bytes<uint2_t, 2>(moved), convert<int8_t>(moved), signed_sum) + digits_in_bytes<int2_t, 0>(one);
+}
+
 /// Loads and stores of every kind; I is the type of indices.
 template <class I, class P> LM_DEVICE void every_access(P p, int64_t n) {
     const auto below = lanes_below<4>(n), from = lanes_from<4>(n);

@@ -9,6 +9,7 @@ kernel void types(device int8_t* i8 [[buffer(0)]], device int16_t* i16 [[buffer(
                   device uint8_t* u8 [[buffer(4)]], device uint16_t* u16 [[buffer(5)]],
                   device uint32_t* u32 [[buffer(6)]], device uint64_t* u64 [[buffer(7)]],
                   device float* f32 [[buffer(8)]]) {
+    i32[0] = every_byte(u8);
     f32[0] = every_integer_type(i8) + every_integer_type(i16) + every_integer_type(i32) + every_integer_type(i64) +
              every_integer_type(u8) + every_integer_type(u16) + every_integer_type(u32) + every_integer_type(u64) +
              every_float_type(f32);

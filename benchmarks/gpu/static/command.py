@@ -13,7 +13,7 @@ import typer
 
 from benchmarks import machine as host
 from benchmarks.gpu.parts import PRECISIONS
-from benchmarks.gpu.static import models, page, rows
+from benchmarks.gpu.static import models, page, quantised, rows
 from benchmarks.progress import Work
 from benchmarks.tables import among
 from luminal import destination
@@ -34,13 +34,14 @@ NOTHING: Found = {"rows": [], "models": [], "candidates": [], "failed": [], "tri
 def counted(asked: list[rows.Work], targets: list[str], triton: str, folders: tuple[str, ...]) -> Iterator[Found]:
     """The rows of both compilers, of luminal alone where no Python with Triton is given."""
     pairs = [(one, target) for target in targets for one in asked]
-    work = Work([15.0] * len(pairs) + [60.0] * (len(asked) * bool(triton)))
+    theirs = [one for one in asked if triton and one.kind not in quantised.KINDS]
+    work = Work([15.0] * len(pairs) + [60.0] * len(theirs))
     for one, target in pairs:
         work.begin(f"{one.what}, {target}")
         yield {"rows": [rows.ours(one, target, folders)]}
         work.end()
     architectures = [tools.number(target.split(":")[1]) for target in targets]
-    for one in asked if triton else ():
+    for one in theirs:
         work.begin(f"{one.what}, by Triton")
         version, found, failed = rows.theirs(one, architectures, triton, folders)
         yield {"rows": found, "failed": failed, "triton": version}

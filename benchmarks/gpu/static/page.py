@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.gpu.static import quantised
 from benchmarks.gpu.static.reasons import REASONS
 from benchmarks.gpu.static.rows import OURS, TRITON, Row
 from benchmarks.tables import markdown
@@ -15,7 +16,7 @@ BEHIND = 1.1  # times as much as Triton's that asks for a reason
 # Below so many instructions for 1,000 multiply-adds or a KiB, a class decides nothing.
 NEGLIGIBLE = 0.005
 SCATTERED = 1.0  # sectors touched over the fewest that hold what a warp touches
-ORDER = ("product", "attention", "causal attention", "softmax", "norm")
+ORDER = ("product", "attention", "causal attention", "softmax", "norm", *quantised.KINDS)
 
 SHOWN = ("tensor", "shared", "global", "integer", "float", "barrier", "other", "local")
 
@@ -23,7 +24,8 @@ ABOUT = (
     "`python -m benchmarks.gpu static --triton PYTHON --write docs/gpu-static.md`. All rows are static: machine code "
     "was read, nothing ran on a GPU, and no row says how fast a kernel is. luminal's kernels are those that it ships "
     "by default, compiled by nvcc; Triton's are in the form and at the tile sizes of its tutorials, of which each row "
-    "has the one that the limits below let expect to be the fastest. All compute in bfloat16."
+    "has the one that the limits below let expect to be the fastest. All compute in bfloat16, but a row of decoding "
+    "times quantised weights, which Triton's tutorials do not have: activations in float32, or in 8 bits (q8)."
 )
 
 HOW = (

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks.gpu import subjects
 from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.static import quantised
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
 from luminal.core.ir import Graph
@@ -34,6 +35,8 @@ from luminal.machine_code.tools import Image, assembled, disassembled
 OURS, TRITON = "luminal", "Triton"
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 
+QUANTISED = {False: (1, 4096, 1024), True: (1, 256, 8)}  # rows, terms, columns
+
 PEERS = Path(__file__).parent / "peers.py"
 
 Row = dict[str, Any]
@@ -41,8 +44,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What is computed in bfloat16: rows, terms and columns of a product; batch, heads, length and width of attention;
-    rows and columns."""
+    """What is computed: rows, terms and columns of a product, or of one with quantised weights; batch, heads, length
+    and width of attention; rows and columns. In bfloat16, but for quantised weights."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -54,7 +57,7 @@ class Work:
     @property
     def products(self) -> int:
         """Multiply-adds; 0 where the work is bound by memory."""
-        if self.kind == "product":
+        if self.kind == "product" or self.kind in quantised.KINDS:
             return math.prod(self.sizes)
         if "attention" not in self.kind:
             return 0
@@ -66,6 +69,14 @@ class Work:
     def units(self) -> float:
         """What counts are divided by: thousands of multiply-adds, or KiB that have to be read and written."""
         return self.products / 1000 if self.products else 2 * 2 * math.prod(self.sizes) / 1024
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The work as luminal imports it."""
+        if self.kind in quantised.KINDS:
+            return quantised.graph(self.kind, self.sizes)
+        module, inputs = self.module()
+        return importer.load(module, inputs)
 
     def module(self) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         """The work for luminal's front end, and inputs, whose values do not matter."""
@@ -86,7 +97,8 @@ def works(tiny: bool) -> list[Work]:
     without the largest, whose loop is that of the next."""
     products = [Work("product", sizes) for sizes in subjects.PRODUCTS[tiny][1:] if sizes[0] > 1]
     attentions = [Work(kind, subjects.ATTENTION[tiny]) for kind in ("attention", "causal attention")]
-    return [*products, *attentions, *(Work(kind, subjects.ROWS[tiny]) for kind in ("softmax", "norm"))]
+    rows_ = [Work(kind, subjects.ROWS[tiny]) for kind in ("softmax", "norm")]
+    return [*products, *attentions, *rows_, *(Work(kind, QUANTISED[tiny]) for kind in quantised.KINDS)]
 
 
 def row(work: Work, architecture: int, who: str, how: str, kernels: Sequence[Row]) -> Row:
@@ -132,16 +144,10 @@ def ours(work: Work, target: str, folders: tuple[str, ...]) -> Row:
 
 
 def _compiled(work: Work, target: Target, folders: tuple[str, ...]) -> Row:
-    made = compile_graph(_graph(work), target)
+    made = compile_graph(work.graph, target)
     kernels = launches(made, target, folders)
     how = "; ".join(filter(None, map(_tile, made.kernels))) or f"{kernels[0].threads // 32} warps"
     return row(work, kernels[0].architecture, OURS, how, [counted(kernel) for kernel in kernels])
-
-
-@cache
-def _graph(work: Work) -> Graph:
-    module, inputs = work.module()
-    return importer.load(module, inputs)
 
 
 def candidates(work: Work, target: str, folders: tuple[str, ...]) -> list[Row]:
@@ -150,7 +156,7 @@ def candidates(work: Work, target: str, folders: tuple[str, ...]) -> list[Row]:
     found: dict[str, Row] = {}
     for variant in Machine(target).variants().values():
         goal = targets.parse(target) if variant is None else variant
-        made = compile_graph(_graph(work), goal)
+        made = compile_graph(work.graph, goal)
         key = repr([kernel.nest for kernel in made.kernels])
         if key not in found:
             found[key] = _compiled(work, goal, folders)

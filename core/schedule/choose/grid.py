@@ -34,9 +34,9 @@ from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import carried
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import element_and_value, product_of, stored_type
-from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
+from luminal.core.schedule.nest.walk import accesses, perfect_loops, reads, statements
 from luminal.core.schedule.transform.carry import OnePass
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -240,7 +240,7 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
         state = Scheduler(nest, target, tile.asked)
         axes = [loop.axis for loop in state.loops()]
         state.do(Reorder(tuple(v.name for v in (*(v for v in axes if v not in of_m), *(v for v in axes if v in of_m)))))
-        state.do(SumLines(reduction.name, way.width, way.digits, way.threads, tile.scaled))
+        state.do(SumLines(reduction.name, way.width, way.digits, way.threads, tile.scaled, found.apart))
         state.do(Parallelise(len(state.loops())))
         state.do(SynchroniseThreads(way.threads, target.block))
         return state.finish()
@@ -262,7 +262,7 @@ def _schedule_lines(lowered: Lowered, found: Contraction, tile: Tile, target: Ta
         for turns in (grid.costs.turns, grid.costs.turns // 2, grid.costs.turns * 2)
     ]
     candidates = [Candidate("schedule", way, number) for number, way in enumerate(ways)]
-    return _chosen(nest, target, "line", candidates, scheduled, tile)
+    return _chosen(nest, target, "line", candidates, scheduled, tile, *(["apart"] if found.apart else []))
 
 
 def _schedule_tiles(
@@ -276,6 +276,10 @@ def _schedule_tiles(
     others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
+    reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+    order = _side_by_side_last(reduction)
+    if order != tuple(loop.axis.name for loop in reduction.loops):
+        state.do(ReorderReduction(reduction.name, order))
     stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands)
     state.do(stage)
     if way.handed:
@@ -287,6 +291,19 @@ def _schedule_tiles(
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()
+
+
+def _side_by_side_last(reduction: ln.Reduction) -> tuple[str, ...]:
+    """The order of the summed axes in which terms of a step lie side by side in A, as channels do beneath a window,
+    where they do along one axis, and along none in B: several are then copied at once."""
+    left, right = element_and_value(reduction)
+
+    def along(access: ln.Access) -> list[str]:
+        strides = ((loop.axis.name, sym.coefficient(access.offset, loop.axis)) for loop in reduction.loops)
+        return [name for name, found in strides if found is not None and found[0] == 1]
+
+    last = along(left) if not any(map(along, accesses(right))) else []
+    return (*(loop.axis.name for loop in reduction.loops if loop.axis.name not in last), *last)
 
 
 def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:

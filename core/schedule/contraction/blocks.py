@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,21 +35,11 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
     """``found``, whose B ``prologue`` computes, with integers as A, their ``scale``, and a last axis of K that runs
     within a block; and the unit that sums a block in whole steps. None where there is none, or another form."""
     unit = next((unit for unit in target.units_of(u8, i8, i32) if unit.in_vectors), None)
-    along = [k for k in found.k if found.shape[k] != 1]
-    depth = found.shape[along[0]] if len(along) == 1 else None
-    of_b = _scaled_blocks(prologue)
-    if unit is None or found.dtype != f32 or found.a.valid or not isinstance(depth, int) or of_b is None:
+    blocks = None if unit is None else same_scales(found, prologue)
+    if unit is None or blocks is None or blocks.terms % (unit.depth * blocks.per):
         return None
-    parts = integers_and_scale(found.a)
-    if parts is None:
-        return None
-    whole, scale = parts
-    every, per = of_b
-    block = math.gcd(every, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
-    if block % (unit.depth * per) or block * 128 * 128 >= 2**31:  # more may not fit into the sum of a block
-        return None
-    split = _split(found, along[0], block)
-    a, of_a = (_over(found, split, along[0], block, place) for place in (whole, scale))
+    split = _split(found, blocks.along, blocks.terms)
+    a, of_a = (_over(found, split, blocks.along, blocks.terms, place) for place in (blocks.whole, blocks.scale))
     moves = [axis for k in split.k if (axis := sym.as_var(split.axes[k])) is not None]
     place: Int = 0  # of an element in memory
     for index, size in zip(a.index, a.source.shape, strict=True):
@@ -56,6 +47,34 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
     if any(sym.coefficient(place, axis) is None for axis in moves):
         return None
     return replace(split, a=a, scale=of_a), unit
+
+
+class Blocks(NamedTuple):
+    """Blocks of so many ``terms`` of K, which runs ``along`` one axis: A are integers, ``whole``, times a ``scale`` for
+    each, and so is B, of whose integers at most ``per`` share a byte."""
+
+    along: int
+    terms: int
+    per: int
+    whole: Place
+    scale: Place
+
+
+def same_scales(found: Contraction, prologue: Prologue) -> Blocks | None:
+    """The blocks along K of ``found``, whose B ``prologue`` computes, in which signed bytes have the same scales on
+    both sides; their products sum exactly in int32. None of other forms."""
+    along = [k for k in found.k if found.shape[k] != 1]
+    depth = found.shape[along[0]] if len(along) == 1 else None
+    of_b = _scaled_blocks(prologue)
+    if found.dtype != f32 or found.a.valid or not isinstance(depth, int) or of_b is None:
+        return None
+    parts = integers_and_scale(found.a)
+    if parts is None:
+        return None
+    whole, scale = parts
+    every, per = of_b
+    terms = math.gcd(every, narrow.same_for(scale[1], [(found.axes[along[0]], depth)]))
+    return Blocks(along[0], terms, per, whole, scale) if terms * 128 * 128 < 2**31 else None
 
 
 def _scaled_blocks(prologue: Prologue) -> tuple[int, int] | None:

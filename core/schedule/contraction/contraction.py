@@ -123,6 +123,7 @@ class Contraction:
 
     ``prologue`` is how B is to be computed from narrow constants, from where that is found to where they are packed.
     ``scale``, if any, multiplies A: integers in blocks along K, which ``blocks`` finds. It is the same for each run.
+    ``apart``: the products with what moves blocks of B may be summed apart (``numeric/moved_blocks.py``).
     Preparation for kernels adds the ``tile`` that computes the sum, and ``runs``, the axes of A's source, innermost
     last, along which a matrix unit reads terms side by side."""
 
@@ -139,6 +140,7 @@ class Contraction:
     tile: Tile | None = None
     runs: tuple[int, ...] = ()
     scale: Operand | None = None
+    apart: bool = False
 
     @property
     def axes(self) -> tuple[Int, ...]:

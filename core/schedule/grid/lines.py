@@ -14,7 +14,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute_scalar
 from luminal.core.schedule.nest.walk import accesses
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType, f32, i32
+from luminal.core.types import DType, f32, i8, i32
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class SumLines:
     element k_0 is term d * width + k_0 of them, as numbers lie that share a byte.
 
     With ``scaled``, factors that the terms of a part have in common multiply the part instead, and digits that have
-    others are another part; a part of products of bytes is summed in int32. Legal where every array is read ``width``
-    neighbours at once, aligned, or one element for all of them.
+    others are another part; a part of products of bytes is summed in int32. ``apart``, a sum of several products times
+    the other factors are as many terms: of bytes and what moves them, the second are sums of bytes alone. Legal where
+    every array is read ``width`` neighbours at once, aligned, or one element for all of them.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SumLines:
     digits: int
     threads: int
     scaled: bool = False
+    apart: bool = False
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         body, count = replace_statements(nest.body, self._divided)
@@ -99,16 +101,23 @@ class SumLines:
         each value; of two bytes, their product in int32."""
         if not self.scaled or within is None:
             return [([], list(values))]
-        groups: list[tuple[list[ln.Scalar], list[list[ln.Scalar]]]] = []
-        for factors in map(_factors, values):
-            scales = [x for x in factors if not _moves(x, within)]
-            left = [x for x in factors if x not in scales]
-            if not groups or groups[-1][0] != scales:
-                groups.append((scales, []))
-            groups[-1][1].append(left)
-        if not all(left for _, several in groups for left in several):
+        groups: dict[tuple[ln.Scalar, ...], list[list[ln.Scalar]]] = {}
+        for factors in (x for value in values for x in self._multiplied_out(value, within)):
+            scales = tuple(x for x in factors if not _moves(x, within))
+            groups.setdefault(scales, []).append([x for x in factors if x not in scales])
+        if not all(left for several in groups.values() for left in several):
             return [([], list(values))]
-        return [(scales, _products(several)) for scales, several in groups]
+        return [(list(scales), _products(several)) for scales, several in groups.items()]
+
+    def _multiplied_out(self, value: ln.Scalar, within: Var) -> list[list[ln.Scalar]]:
+        """The factors of ``value``; ``apart``, of each term that it has where a sum that ``within`` moves is multiplied
+        by its other factors."""
+        factors = _factors(value)
+        sums = [x for x in factors if x.op is ops.ADD and _moves(x, within)] if self.apart else []
+        if len(sums) != 1:
+            return [factors]
+        others = [x for x in factors if x is not sums[0]]
+        return [[*others, *_factors(term)] for term in sums[0].operands]
 
 
 def _products(several: Sequence[Sequence[ln.Scalar]]) -> list[ln.Scalar]:
@@ -147,10 +156,12 @@ def _moves(value: ln.Scalar, axis: Var) -> bool:
 
 
 def _in_bytes(factors: Sequence[ln.Scalar]) -> ln.Scalar | None:
-    """The product of two integers of at most 8 bits, in int32; None of other ``factors``."""
+    """The product of one or two integers of at most 8 bits, in int32; None of other ``factors``."""
     wholes = [x.operands[0] for x in factors if x.op is ops.CAST and x.dtype == f32]
-    if len(factors) != 2 or len(wholes) != 2 or not all(is_byte(x.dtype) for x in wholes):
+    if len(wholes) != len(factors) or len(factors) not in (1, 2) or not all(is_byte(x.dtype) for x in wholes):
         return None
+    if len(wholes) == 1:
+        wholes.append(ln.literal(b"\1", i8))
     return _product(*(ln.apply(ops.CAST, (x,), ops.To(i32), i32) for x in wholes))
 
 

@@ -6,12 +6,15 @@ sums of blocks that a unit for bytes computes (``contraction/blocks.py``); those
 for a block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, whose sums of ``a`` are exact. An error
 is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``: so it is
 done where the user lets activations be rounded (``activations``), which changes more.
+
+On a GPU, the kernel that sums few rows column by column takes both sums of what it reads (``grid/lines.py``): the
+contraction stays one, and says that they may be taken ``apart``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,20 +23,24 @@ from luminal.core import interp, ir, ops, traverse
 from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.rewrite import remade
-from luminal.core.schedule.contraction.blocks import in_blocks, integers_and_scale
+from luminal.core.schedule.contraction.blocks import Blocks, in_blocks, same_scales
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.contraction.contraction import Contraction, Operand
 from luminal.core.schedule.contraction.narrow import narrow_weights, same_for, stored_at
-from luminal.core.schedule.contraction.prologue import Place
+from luminal.core.schedule.contraction.prologue import Place, Prologue
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import f32, i32
 
 
 def apart(whole: Contracted, target: Target) -> Contracted:
-    """The graph with such products computed in two sums, where ``target`` sums blocks of integers."""
+    """The graph with such products computed in two sums, where ``target`` sums blocks of integers; on a GPU, marked as
+    such."""
     if not any(noted.option == "activations" for noted in whole.graph.approximations):
         return whole
+    if target.grid is not None:
+        marked = {node: replace(x, apart=any(_parts(x, target))) for node, x in whole.contractions.items()}
+        return replace(whole, contractions=marked)
     contractions, origins = whole.contractions, dict(whole.graph.origins)
     carried: dict[Node, Contraction] = {}
 
@@ -61,19 +68,27 @@ def apart(whole: Contracted, target: Target) -> Contracted:
 
 def _in_two(found: Contraction, target: Target) -> tuple[Contraction, Contraction] | None:
     """The contraction of the integers, and that of what moves their blocks; None where there is none."""
-    parts = None if found.a.valid else integers_and_scale(found.a)
-    along = [k for k in found.k if found.shape[k] != 1]
-    depth = found.shape[along[0]] if len(along) == 1 else None
-    if parts is None or found.b.valid or not is_constant(found.b.source) or not isinstance(depth, int):
-        return None
-    whole, scale = parts
+    for scaled, prologue, blocks, least in _parts(found, target):
+        if in_blocks(scaled, prologue, target):
+            return scaled, _of_blocks(found, blocks.along, blocks.terms, blocks.whole, blocks.scale, least)
+    return None
+
+
+def _parts(found: Contraction, target: Target) -> Iterator[tuple[Contraction, Prologue, Blocks, Place]]:
+    """The contraction of integers that a number moves, with its prologue and its blocks, and that number, which is
+    finite and the same for a block."""
+    if found.b.valid or not is_constant(found.b.source):
+        return
     for moved, least in _moved(*stored_at(found.b.source, found.b.index)):
         scaled = replace(found, b=Operand(*moved), prologue=None)
         prologue = narrow_weights(scaled, target.costs.memory)
-        block = math.gcd(*(same_for(index, [(found.axes[along[0]], depth)]) for _, index in (least, scale)))
-        if block > 1 and prologue and in_blocks(scaled, prologue, target) and _is_finite(least[0]):
-            return scaled, _of_blocks(found, along[0], block, whole, scale, least)
-    return None
+        blocks = None if prologue is None else same_scales(scaled, prologue)
+        if prologue is None or blocks is None:
+            continue
+        along = [(found.axes[blocks.along], int(str(found.shape[blocks.along])))]
+        terms = math.gcd(*(same_for(index, along) for _, index in (least, blocks.scale)))
+        if terms > 1 and _is_finite(least[0]):
+            yield scaled, prologue, blocks._replace(terms=terms), least
 
 
 def _moved(node: Node, index: tuple[Int, ...]) -> list[tuple[Place, Place]]:

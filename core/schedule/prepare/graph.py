@@ -246,10 +246,11 @@ def _is_fixed(found: Contraction) -> bool:
 
 
 def _in_lines(found: Contraction, target: Target) -> _Choice:
-    """Of rounded activations, their integers are summed; else sums of few terms are scaled as on CPUs (``_tile``)."""
+    """Of rounded activations, their integers are summed, and what moves blocks of weights is summed apart; else sums of
+    few terms are scaled as on CPUs (``_tile``)."""
     prologue = narrow_weights(found, target.costs.memory)
     rows = int(str(sym.upper(found.count(found.m))))
-    scaled = prologue is not None and target.algebra == BOUNDED and same_scale(prologue) > 1
+    scaled = found.apart or (prologue is not None and target.algebra == BOUNDED and same_scale(prologue) > 1)
     parts = integers_and_scale(found.a) if scaled else None
     suited = None if parts is None else replace(found, a=Operand(*parts[0]), scale=Operand(*parts[1]))
     return _Choice(found, Tile(rows, 1, 1, scaled=scaled, in_lines=True), suited, prologue)

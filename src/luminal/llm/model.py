@@ -30,7 +30,7 @@ from luminal.module import Module
 from luminal.progress import Progress
 
 DESCRIPTION = "language_model.json"
-_VERSION = 1
+_VERSION = 2
 _STATE = "luminal.llm state 1"  # what a file of saved slots says that it is
 
 
@@ -205,7 +205,11 @@ class LanguageModel:
         Raises InputError as ``logits`` does."""
         for slot in settings:
             self._check_fresh(slot)
-        tokens = self._entries["sample"].run(self._settings.filled(settings))["token"]
+        plain = all(sampler.is_plain for sampler in settings.values())
+        chosen = self._entries["likeliest"].run({}) if plain else (
+            self._entries["sample"].run(self._settings.filled(settings))
+        )  # fmt: skip
+        tokens = chosen["token"]
         return {slot: int(tokens[slot]) for slot in settings}
 
     def verify(self, slot: int, tokens: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[int], Array]:

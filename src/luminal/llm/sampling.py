@@ -93,6 +93,11 @@ class Sampler:
             self.bias = np.zeros(vocabulary, np.float32)
             self.bias[list(sampling.bias)] = list(sampling.bias.values())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the next token is the one of the largest logit, whatever came before."""
+        return self.sampling.temperature == 0 and self.counts is self.bias is self.allowed is None
+
     def accept(self, token: int) -> None:
         """The sequence goes on with ``token``."""
         self.step += 1

@@ -69,6 +69,22 @@ def multiply_add(i: Instruction) -> Step:
     return lambda s, mask: write(s, mask, x(s) * y(s) + z(s) + _carry(s, extended))
 
 
+def dot(i: Instruction) -> Step:
+    """The products of four bytes each, signed or not, and a sum."""
+    to, a, b, c = i.operands
+    if i.modifiers[:1] != ("4A",) or len(i.modifiers) != 3:
+        raise UnknownInstruction(str(i))
+    x, y, z, write = word(a), word(b), word(c), into(to)
+    of_x, of_y = (128 if kind == "S8" else 0 for kind in i.modifiers[1:])
+
+    def step(s: Lanes, mask: Mask) -> None:
+        p, q = x(s), y(s)
+        parts = [((p >> n & 255 ^ of_x) - of_x) * ((q >> n & 255 ^ of_y) - of_y) for n in (0, 8, 16, 24)]
+        write(s, mask, sum(parts) + z(s))
+
+    return step
+
+
 def add(i: Instruction) -> Step:
     to, written, operands, read = _split(i)
     readers, write = [word(o) for o in operands], into(to)

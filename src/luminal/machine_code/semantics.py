@@ -28,6 +28,7 @@ from luminal.machine_code.integers import (
     compare,
     constant,
     count,
+    dot,
     extend,
     from_predicates,
     lea,
@@ -190,6 +191,7 @@ def _none(i: Instruction) -> Step:
 
 _STEPS: dict[str, Callable[[Instruction], Step]] = {
     **dict.fromkeys(("IMAD", "UIMAD"), multiply_add),
+    "IDP": dot,
     **dict.fromkeys(("IADD3", "UIADD3", "VIADD", "UVIADD", "IADD"), add),
     **dict.fromkeys(("LEA", "ULEA"), lea),
     **dict.fromkeys(("LOP3", "ULOP3"), logic),

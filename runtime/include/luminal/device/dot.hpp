@@ -8,30 +8,6 @@ inline namespace LM_RUNTIME {
 
 namespace detail {
 
-/// Bytes 4 * i .. 4 * i + 3, the first in the lowest bits.
-template <class T, int N> LM_DEVICE uint32_t word(vec<T, N> v, int i) {
-#if defined(LM_CUDA)
-    return v.words[i];
-#else
-    uint32_t r = 0;
-    LM_UNROLL for (int j = 0; j < 4; ++j) {
-        r |= static_cast<uint32_t>(static_cast<uint8_t>(v.lane[4 * i + j])) << (8 * j);
-    }
-    return r;
-#endif
-}
-template <class T, int N> LM_DEVICE vec<T, N> with_word(vec<T, N> v, int i, uint32_t bits) {
-#if defined(LM_CUDA)
-    v.words[i] = bits;
-#else
-    LM_UNROLL for (int j = 0; j < 4; ++j) v.lane[4 * i + j] = static_cast<T>(static_cast<uint8_t>(bits >> (8 * j)));
-#endif
-    return v;
-}
-
-/// The same byte four times.
-LM_DEVICE constexpr uint32_t four_times(uint32_t byte) { return 0x01010101u * (byte & 0xffu); }
-
 /// sum + the products of four bytes each.
 template <class A, class B> LM_DEVICE int32_t four_products(uint32_t a, uint32_t b, int32_t sum) {
 #if defined(LM_CUDA)
@@ -90,6 +66,19 @@ template <int Amount, int N> LM_DEVICE vec<uint8_t, N> shifted_right(vec<uint8_t
     }
     return bytes;
 }
+/// Shifted by an amount less than 8 that all lanes have.
+template <int N> LM_DEVICE vec<uint8_t, N> shifted_right(vec<uint8_t, N> bytes, vec<uint8_t, N> amounts) {
+    const int amount = amounts.lane[0];
+    if constexpr (N % 4 == 0) {
+        const uint32_t kept = detail::four_times(0xffu >> amount);
+        LM_UNROLL for (int i = 0; i < N / 4; ++i) {
+            bytes = detail::with_word(bytes, i, detail::word(bytes, i) >> amount & kept);
+        }
+    } else {
+        LM_UNROLL for (int i = 0; i < N; ++i) bytes.lane[i] = static_cast<uint8_t>(bytes.lane[i] >> amount);
+    }
+    return bytes;
+}
 template <int Amount, int N> LM_DEVICE vec<uint8_t, N> shifted_left(vec<uint8_t, N> bytes) {
     if constexpr (N % 4 == 0) {
         LM_UNROLL for (int i = 0; i < N / 4; ++i) {
@@ -119,6 +108,14 @@ template <class T, int Amount, int N> LM_DEVICE vec<compute_t<T>, N> digits_in_b
         LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = convert<T>(static_cast<uint8_t>(bytes.lane[i] >> Amount));
     }
     return r;
+}
+
+// Of a single byte.
+template <int Amount> LM_DEVICE uint8_t shifted_right(uint8_t byte) { return static_cast<uint8_t>(byte >> Amount); }
+template <int Amount> LM_DEVICE uint8_t shifted_left(uint8_t byte) { return static_cast<uint8_t>(byte << Amount); }
+LM_DEVICE uint8_t shifted_right(uint8_t byte, uint8_t amount) { return static_cast<uint8_t>(byte >> amount); }
+template <class T, int Amount> LM_DEVICE compute_t<T> digits_in_bytes(uint8_t byte) {
+    return convert<T>(static_cast<uint8_t>(byte >> Amount));
 }
 
 }  // namespace LM_RUNTIME

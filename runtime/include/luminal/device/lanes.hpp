@@ -58,6 +58,30 @@ LM_LANEWISE_3(multiply_add)
 #undef LM_LANEWISE_2
 #undef LM_LANEWISE_3
 
+// Of bytes, four at a time.
+#define LM_WORDWISE(NAME, T, RESULT)                                                             \
+    template <int N> LM_DEVICE vec<T, N> NAME(vec<T, N> a, vec<T, N> b) {                        \
+        if constexpr (N % 4 == 0) {                                                              \
+            LM_UNROLL for (int i = 0; i < N / 4; ++i) {                                          \
+                const uint32_t x = detail::word(a, i), y = detail::word(b, i);                   \
+                a = detail::with_word(a, i, RESULT);                                             \
+            }                                                                                    \
+        } else {                                                                                 \
+            LM_UNROLL for (int i = 0; i < N; ++i) a.lane[i] = NAME(a.lane[i], b.lane[i]);        \
+        }                                                                                        \
+        return a;                                                                                \
+    }
+LM_WORDWISE(bit_and, uint8_t, x & y)
+LM_WORDWISE(bit_and, int8_t, x & y)
+LM_WORDWISE(bit_or, uint8_t, x | y)
+LM_WORDWISE(bit_or, int8_t, x | y)
+LM_WORDWISE(bit_xor, uint8_t, x ^ y)
+LM_WORDWISE(bit_xor, int8_t, x ^ y)
+// No byte carries into the next: the highest bits are added apart.
+LM_WORDWISE(add, uint8_t, ((x & 0x7f7f7f7fu) + (y & 0x7f7f7f7fu)) ^ ((x ^ y) & 0x80808080u))
+LM_WORDWISE(add, int8_t, ((x & 0x7f7f7f7fu) + (y & 0x7f7f7f7fu)) ^ ((x ^ y) & 0x80808080u))
+#undef LM_WORDWISE
+
 /// condition ? a : b in every lane.
 template <class T, int N> LM_DEVICE vec<T, N> select(vec<bool, N> condition, vec<T, N> a, vec<T, N> b) {
     vec<T, N> r;
@@ -86,7 +110,11 @@ template <class T, int N> LM_DEVICE vec<T, N> sin_quadrant(vec<T, N> x, int quad
 
 template <class To, class T, int N> LM_DEVICE vec<compute_t<To>, N> convert(vec<T, N> v) {
     vec<compute_t<To>, N> r;
-    LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = convert<To>(v.lane[i]);
+    if constexpr (is_byte<To>() && is_byte<T>() && N % 4 == 0) {
+        LM_UNROLL for (int i = 0; i < N / 4; ++i) r = detail::with_word(r, i, detail::word(v, i));
+    } else {
+        LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = convert<To>(v.lane[i]);
+    }
     return r;
 }
 /// convert<To>(round_even(v) + zero), an integer of 8 or 16 bits; `zero` is a To.

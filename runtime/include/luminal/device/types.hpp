@@ -93,5 +93,33 @@ LM_BYTES(uint8_t, 16)
 #undef LM_BYTES
 #endif
 
+namespace detail {
+
+/// Bytes 4 * i .. 4 * i + 3, the first in the lowest bits.
+template <class T, int N> LM_DEVICE uint32_t word(vec<T, N> v, int i) {
+#if defined(LM_CUDA)
+    return v.words[i];
+#else
+    uint32_t r = 0;
+    LM_UNROLL for (int j = 0; j < 4; ++j) {
+        r |= static_cast<uint32_t>(static_cast<uint8_t>(v.lane[4 * i + j])) << (8 * j);
+    }
+    return r;
+#endif
+}
+template <class T, int N> LM_DEVICE vec<T, N> with_word(vec<T, N> v, int i, uint32_t bits) {
+#if defined(LM_CUDA)
+    v.words[i] = bits;
+#else
+    LM_UNROLL for (int j = 0; j < 4; ++j) v.lane[4 * i + j] = static_cast<T>(static_cast<uint8_t>(bits >> (8 * j)));
+#endif
+    return v;
+}
+
+/// The same byte four times.
+LM_DEVICE constexpr uint32_t four_times(uint32_t byte) { return 0x01010101u * (byte & 0xffu); }
+
+}  // namespace detail
+
 }  // namespace LM_RUNTIME
 }  // namespace lm
