@@ -44,6 +44,7 @@ ALIKE = {
     ("nest.ir.Array.written", "concatenated"): "the boxes of one assembly write the same array",
     ("nest.ir.Contract.accumulate", "_blocked"): "legality: a schedule sums in blocks before it accumulates",
     ("nest.ir.Contract.accumulate", "_scaled"): "legality: a schedule scales sums of blocks before it accumulates",
+    ("nest.ir.Contract.background", "__call__"): "legality: what is handed over is multiplied in the background",
     ("nest.ir.LoopNest.checked", "concatenated"): "boxes look nothing up",
     ("nest.ir.LoopNest.checked", "_tiling"): "contractions of these models look nothing up",
     ("program.ir.Kernel.fetches", "_check_fetch"): "spec: asked of launches with something to fetch",
