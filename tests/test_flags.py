@@ -38,8 +38,6 @@ ALIKE = {
     ): "boxes are merged on CPUs, where all is aligned",
     ("nest.ir.Array.aligned", "_box"): "boxes are copied of whole buffers in these models, which are aligned",
     ("grid.staged.StagedOperand.ahead", "staged"): "what groups of warps multiply is copied ahead in these models",
-    ("grid.staged.StagedOperand.by_line", "_box"): "boxes of these models lie along lines",
-    ("grid.staged.StagedOperand.by_line", "copy"): "one product of these models is copied so",
     ("nest.ir.Array.finite", "concatenated"): "boxes of an assembly are copies, which rely on nothing",
     ("nest.ir.Array.written", "concatenated"): "the boxes of one assembly write the same array",
     ("nest.ir.Contract.accumulate", "_blocked"): "legality: a schedule sums in blocks before it accumulates",
