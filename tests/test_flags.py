@@ -24,6 +24,7 @@ from luminal.core.schedule.numeric import quantise
 from luminal.frontends.fx import importer
 from tests import architectures
 from tests.schedule_graphs import GRAPHS
+from tests.test_scaled_blocks import KINDS, stored
 
 PREFIX = f"{schedule.__name__}."
 MODELS = ("bert", "resnet", "mixtral", "jamba")
@@ -106,6 +107,8 @@ def test_every_flag_is_both_at_each_of_its_readers(monkeypatch: pytest.MonkeyPat
     a, b = ir.input_("a", (4096, 128), types.bf16), ir.input_("b", (128, 4096), types.bf16)
     large = ir.Graph("large", (a, b), (("y", contraction.matmul(a, b)),))
     graphs.append((large, "cuda:sm_90", "bf16"))  # warps that only copy hand over what they multiply
+    moved = next(case for case in KINDS if "least" in (case.kind.layout.names or ()))
+    graphs.append((stored((moved,), 1), "cuda:sm_80", "fp32"))  # sums of blocks that a number moves
     seen = watched(monkeypatch)
     for graph, target, precision in graphs:
         compile_graph(graph, targets.parse(target, precision, threads=2))
