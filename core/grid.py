@@ -39,6 +39,9 @@ class Fragment:
     is then ``columns / lanes_of_row`` times that of the row, among the lane's, and its place in that; and a row of
     fragments that is rounded to ``dtype`` is a left operand as it lies.
 
+    ``each_byte`` is its number of multiply-adds in the time in which a processor's shared memory serves a byte; where
+    it is 0, products do not wait for that.
+
     Where it has ``panels``, the lanes are those of several warps, which read both operands from shared memory, where
     these lie as ``in_panels`` says.
     """
@@ -56,6 +59,7 @@ class Fragment:
     element: Var = ELEMENT
     panels: bool = False
     lanes_of_row: int = 0
+    each_byte: int = 0
 
     def __repr__(self) -> str:
         return f"Fragment({self.name}, {self.dtype})"
@@ -275,10 +279,12 @@ MMA = tuple(
     Fragment(
         name, dtype, 16, 8, depth,
         sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2), precision=precision,
-        lanes_of_row=lanes,
+        lanes_of_row=lanes, each_byte=products // 128,
     )
-    for name, dtype, depth, precision, lanes in (
-        ("m16n8k16", f16, 16, FP32, 4), ("m16n8k16", bf16, 16, FP32, 4), ("m16n8k8_tf32", f32, 8, TF32, 0),
+    # The last are multiply-adds of a processor in a cycle, which serves 128 bytes (NVIDIA A100 whitepaper, table 2).
+    for name, dtype, depth, precision, lanes, products in (
+        ("m16n8k16", f16, 16, FP32, 4, 1024), ("m16n8k16", bf16, 16, FP32, 4, 1024),
+        ("m16n8k8_tf32", f32, 8, TF32, 0, 512),
     )
 )  # fmt: skip
 

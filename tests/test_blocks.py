@@ -171,6 +171,26 @@ def test_registers_and_shared_memory_decide_how_many_blocks_are_resident() -> No
     assert blocks.occupancy(GRID, Block(256, 64, 0)) == 1 and blocks.occupancy(GRID, Block(128, 64, 200 << 10)) == 0.5
 
 
+def test_fragments_are_as_fast_as_shared_memory_hands_them_operands() -> None:
+    """A tile of 32 x 32 by two pairs of warps: 32 rows are stored once and read twice, and so are 32 columns."""
+    fragment = targets.GPUS["cuda:sm_80"].fragment(types.bf16, types.bf16)
+    assert fragment is not None
+    small, large = BlockTile(32, 32, 4, 0.7), BlockTile(128, 128, 8, 1.0)
+    moved = (32 + 32) * (1 + 2) * 2
+    assert blocks.of_fragments(small, fragment, 2).rate == 32 * 32 / (8 * moved)
+    assert blocks.of_fragments(large, fragment, 4) == large and blocks.of_fragments(small, None, 2) == small
+
+
+@pytest.mark.parametrize(("size", "tile"), [(512, (64, 64)), (1024, (128, 128)), (4096, (128, 128))])
+def test_tiles_are_no_smaller_than_their_waves_ask_for(size: int, tile: tuple[int, int]) -> None:
+    """A wave of large tiles is done before several of small ones that wait for shared memory."""
+    a, b = (ir.input_(name, (size, size), types.bf16) for name in "ab")
+    graph = Graph("any", (a, b), (("y", contraction.matmul(a, b)),))
+    (kernel,) = compile_graph(graph, targets.GPUS["cuda:sm_80"]).kernels
+    (stage,) = transforms(kernel, Stage)
+    assert (stage.rows, stage.columns) == tile
+
+
 def test_time_goes_by_the_processor_with_the_most_blocks() -> None:
     block = Block(256, 64, 8 << 10)
     per_block = 64 * 64 / 0.7

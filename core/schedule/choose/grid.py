@@ -200,7 +200,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
         taken = way.terms * size
         block = blocks.product_block(grid, shape, threads(way), reduction.dtype.itemsize, taken, way.ahead)
         waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
-        computing = blocks.block_cycles(grid, shape, block, *sizes)
+        served = shape if way.grouped else blocks.of_fragments(shape, fragment, way.across)
+        computing = blocks.block_cycles(grid, served, block, *sizes)
         if way.handed:
             return blocks.handed_cycles(grid, shape, threads(way), *sizes)
         return (computing * grid.costs.grouped if way.grouped else computing) + waiting

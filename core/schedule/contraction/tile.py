@@ -218,7 +218,8 @@ def block_tile(target: Target, found: Contraction) -> Tile:
     candidates = [
         Candidate("layout", Tile(tile.rows, tile.columns // tile.side, tile.side), estimate)
         for tile in tiles
-        for estimate in (blocks.block_cycles(grid, tile, block(tile), *sizes),)
+        for served in (blocks.of_fragments(tile, fragment, grid.costs.warps_of(tile.rows) // 2),)
+        for estimate in (blocks.block_cycles(grid, served, block(tile), *sizes),)
     ]
     chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, ()), candidates)
     return replace(chosen, asked=asked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from luminal.core.grid import REGISTER, WARP, BlockLimits, BlockTile, Grid
+from luminal.core.grid import REGISTER, WARP, BlockLimits, BlockTile, Fragment, Grid
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,16 @@ class Block:
     def fits(self, limits: BlockLimits) -> bool:
         """Whether a block may take as much."""
         return self.threads <= limits.threads and self.registers <= limits.registers and self.shared <= limits.shared
+
+
+def of_fragments(tile: BlockTile, fragment: Fragment | None, across: int) -> BlockTile:
+    """``tile`` at the rate at which shared memory hands it the operands of ``fragment``, where that is lower. Pairs of
+    warps, one below the other, lie ``across`` the tile: rows are stored once and read by all that lie beside each
+    other, columns by both of a pair."""
+    if fragment is None or not fragment.each_byte or tile.groups:
+        return tile
+    moved = (tile.rows * (1 + across) + tile.columns * (1 + 2)) * fragment.dtype.itemsize
+    return tile._replace(rate=min(tile.rate, tile.rows * tile.columns / (fragment.each_byte * moved)))
 
 
 def product_block(grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: int) -> Block:
