@@ -16,6 +16,7 @@ from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.signature import AHEAD, AHEAD_STEP, BoxMap, Signature
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
+from luminal.core.ops import EVERY
 from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
@@ -179,13 +180,15 @@ class TensorTable:
 @dataclass(frozen=True)
 class StateRow:
     """A value that contexts keep: its public description, the text of its axes, its offset among the states, its size
-    in bytes, and the text of the offset of its initial value in the weights (-1: zeros)."""
+    in bytes, the text of the offset of its initial value in the weights (-1: zeros), and the stage of a pipeline that
+    has it (-1: all)."""
 
     tensor: Tensor
     axes: str
     offset: int
     size: int
     initial: str
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -303,7 +306,8 @@ class Describer:
     def _state(self, state: State, face: Tensor) -> StateRow:
         buffer = self.program.buffer(state.buffer)
         initial = "-1" if state.initial is None else self.constants[state.initial].identifier
-        return StateRow(face, self._axes(face.shape), buffer.offset, buffer.size, initial)
+        stage = self.program.pipeline.states[state.buffer] if self.program.pipeline else EVERY
+        return StateRow(face, self._axes(face.shape), buffer.offset, buffer.size, initial, stage)
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from luminal.codegen.host import INCLUDE, LIBRARY, PUBLIC, PYTHON_MODULE, Host, 
 from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
+from luminal.core.ops import EVERY
 from luminal.core.schedule.nest.walk import stack_bytes
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
@@ -221,6 +222,7 @@ def assemble(
         "tickets": program.tickets,
         "pipeline": program.pipeline,
         "stage_bytes": [stage.payload_bytes for stage in plan.stages],
+        "stage_states": program.state_sizes,
         "kernel_sources": list(kernels),
         "kernel_groups": _groups(program.name, target),
         "conditions": {
@@ -257,9 +259,12 @@ def _plan(program: Program) -> WeightsPlan:
     sizes = [(name, program.buffer(name).size) for name in program.constants]
     if program.pipeline is None:
         return weights.plan(sizes)
-    homes = program.pipeline.homes
-    stages = range(program.pipeline.group.size)
-    return weights.staged([(name, size) for name, size in sizes if homes[name] == stage] for stage in stages)
+    pipeline = program.pipeline
+    sizes.sort(key=lambda row: pipeline.homes[row[0]] != EVERY)  # what every stage has is at one place
+    return weights.staged(
+        [(name, size) for name, size in sizes if pipeline.has(pipeline.homes[name], stage)]
+        for stage in range(pipeline.group.size)
+    )
 
 
 def content_id(program: Program) -> bytes:

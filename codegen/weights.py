@@ -60,7 +60,7 @@ def plan(constants: Sequence[tuple[str, int]]) -> WeightsPlan:
 
 
 def staged(stages: Iterable[Sequence[tuple[str, int]]]) -> WeightsPlan:
-    """Lay out the ``(name, bytes)`` of each stage as ``plan`` does it."""
+    """Lay out the ``(name, bytes)`` of each stage as ``plan`` does it. What all stages have, they begin with."""
     plans = tuple(map(plan, stages))
     offsets = {name: offset for each in plans for name, offset in each.offsets.items()}
     sizes = {name: size for each in plans for name, size in each.sizes.items()}

@@ -251,6 +251,9 @@ class Group:
     stride: int = 1
 
 
+EVERY = -1  # in the place of the number of a stage of a pipeline: all of them
+
+
 @dataclass(frozen=True)
 class Exchanged:
     """The kind of an ``Exchange`` (see ``core.exchange``) and the group; ``number`` is the root of a broadcast and the

@@ -368,7 +368,7 @@ class Counting(torch.nn.Module):
         (Beside(), {"micro_batches": 2}, "parts of rows .'output_1'. to depend on none of the rows"),
         (Layers(), {"memory": 1000}, "expected no bound where a mesh has stages"),
         (Mixing(), {"micro_batches": 2}, "amax.*sub.*expected rows of the batch that do not depend on each other"),
-        (Counting(), {}, "expected a model without states in a pipeline, found 'calls'"),
+        (Counting(), {"micro_batches": 2}, "expected a model without states, found .calls., which each micro-batch"),
     ],
 )
 def test_what_no_pipeline_can_be(module: torch.nn.Module, options: dict, message: str) -> None:

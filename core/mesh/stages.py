@@ -1,27 +1,32 @@
-"""A graph cut into the stages of a pipeline: runs of its nodes in topological order, chosen by cost, each a graph of
+"""Graphs cut into the stages of a pipeline: runs of their nodes in topological order, chosen by cost, each a graph of
 its own that is handed values of earlier ones.
 
 Stages are chosen as Alpa does it (Zheng et al., OSDI 2022): of a run, the first micro-batch takes all stages one after
 the other, with what is sent between them, and each later one takes as long as the slowest stage. Views, and what
 constants decide alone, are computed where they are read, so they are never sent; inputs are on all ranks.
+
+A state belongs to the stage that computes its new value, which sends what it was to later ones that read it. Where the
+new value takes less work than a message does, of inputs and such states alone, each stage that reads it keeps it, and
+all keep the same. Of several entries, the one with most work is cut first. The others follow: what reads a weight, or
+a state, is where that lies.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from luminal.core import ir, ops, traverse
 from luminal.core.errors import InputError
 from luminal.core.exchange import EXCHANGES
-from luminal.core.ir import Node
+from luminal.core.ir import Node, State
 from luminal.core.mesh import cost
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.divide import Divided
-from luminal.core.ops import Kind
+from luminal.core.ops import EVERY, Kind
 from luminal.core.sizes import largest
 
 
@@ -47,62 +52,272 @@ class Staged:
     outputs: Mapping[str, int]
 
 
-def cut(whole: Divided, count: int, micro_batches: int, link: Link, rates: Rates) -> Staged:
-    """``whole`` in ``count`` stages, for so many micro-batches in a run.
+@dataclass
+class _Laid:
+    """Where the entries that are cut already have put weights and states, by number and by name of a stage."""
 
-    Raises InputError where there are fewer steps than stages.
+    weights: dict[Node, set[int]] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+
+
+def cut(
+    wholes: Mapping[str, Divided], count: int, micro_batches: int, link: Link, rates: Rates
+) -> tuple[dict[str, Staged], dict[str, int]]:  # fmt: skip
+    """The entries of a library in ``count`` stages, for so many micro-batches in a run, and the stage that keeps each
+    state, or ``EVERY``.
+
+    Raises InputError where there are fewer steps than stages, or an entry goes back to an earlier stage.
     """
-    graph = whole.graph
-    order = traverse.topological(graph.roots)
-    sent = _sent_for(order, frozenset(graph.given))
-    steps = [node for node in order if sent[node] is node]
-    if len(steps) < count:
-        raise InputError(f"mesh: expected at most {len(steps)} stages, one for each step of the model, found {count}")
-    work = _work(order, steps, sent, whole, link, rates)
-    place = {node: number for number, node in enumerate(steps)}
-    readers: dict[Node, list[int]] = {node: [] for node in steps}
-    for number, node in enumerate(steps):
-        for operand in node.inputs:
-            found = sent[operand]
-            if found is not None:
-                readers[found].append(number)
-    across = [0.0] * (len(steps) + 1)  # seconds of what crosses a cut before each step, first as differences
-    for node, places in readers.items():
-        if places:
-            size = cost.bytes_of(node)  # which is stored, sent, and read again
-            seconds = link.latency + size / link.bandwidth + 2 * size / rates.memory
-            across[place[node] + 1] += seconds
-            across[max(places) + 1] -= seconds
-    cuts = cheapest(work, list(accumulate(across)), count, micro_batches)
-    stage = {node: bisect_right(cuts, number) for node, number in place.items()}
-    crossings: dict[Node, Crossing] = {}
-    for node, places in readers.items():
-        targets = sorted({bisect_right(cuts, number) for number in places} - {stage[node]})
-        if targets:
-            size = largest(node.size) * node.dtype.itemsize
-            crossings[node] = Crossing(f"value {len(crossings)} between stages", stage[node], tuple(targets), size)
-    outputs = {}
-    for name, node in graph.returned:
-        source = sent[node]
-        outputs[name] = count - 1 if source is None else stage[source]
-    bounds = [0, *cuts, len(steps)]
-    times = tuple(sum(work[first:end]) for first, end in pairwise(bounds))
-    stages = tuple(_stage(whole, number, crossings, outputs) for number in range(count))
-    return Staged(stages, times, tuple(crossings.values()), outputs)
+    alike = _alike(wholes, link, rates)
+    entries = [_Entry(name, whole, alike, link, rates) for name, whole in wholes.items()]
+    laid = _Laid()
+    for number, entry in enumerate(sorted(entries, key=lambda entry: -sum(entry.work))):
+        entry.cut(count, micro_batches, laid, is_first=number == 0)
+    homes = {state.name: laid.states.get(state.name, count - 1) for entry in entries for state in entry.graph.states}
+    homes |= _keepers(entries, alike, count, homes)
+    return {entry.name: entry.staged(count, homes) for entry in entries}, homes
 
 
-def _sent_for(order: Sequence[Node], given: frozenset[Node]) -> dict[Node, Node | None]:
+def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset[str]:
+    """The states that any stage may keep: in all entries, a new value is made of inputs and of such states, with less
+    work than a message costs."""
+
+    def updates(name: str) -> list[tuple[Divided, Node]]:
+        return [(whole, node) for whole in wholes.values() for state, node in whole.graph.left if state.name == name]
+
+    found = {state.name for whole in wholes.values() for state in whole.graph.states}
+    before: set[str] = set()
+    while before != found:
+        before = set(found)
+        for name in before:
+            for whole, node in updates(name):
+                made_of = traverse.topological([node])
+                others = {state.input for state in whole.graph.states if state.name not in found}
+                others |= whole.weights.keys()
+                work = sum(cost.work(x, False, 1, rates) for x in made_of)
+                if work > link.latency or any(x in others or x.op is ops.EXCHANGE for x in made_of):
+                    found.discard(name)
+    return frozenset(found)
+
+
+def _keepers(entries: Sequence[_Entry], alike: Collection[str], count: int, homes: Mapping[str, int]) -> dict[str, int]:
+    """Of the states that any stage may keep, the one that does: that which reads it, or ``EVERY`` where several do."""
+    reading: dict[str, set[int]] = {name: set() for name in alike}
+    size = -1
+    while size != (size := sum(map(len, reading.values()))):
+        for entry in entries:
+            for stage in range(count):
+                kept = {name for name, stages in reading.items() if stage in stages}
+                kept |= {name for name, home in homes.items() if home == stage and name not in alike}
+                read = set(entry.nodes(stage, kept))
+                for state in entry.graph.states:
+                    if state.name in alike and state.input in read:
+                        reading[state.name].add(stage)
+        for stages in reading.values():
+            stages |= set(range(count)) if len(stages) > 1 else set()
+    return {name: EVERY if len(stages) > 1 else max(stages, default=count - 1) for name, stages in reading.items()}
+
+
+class _Entry:
+    """A graph while it is cut: its ``steps`` in order, each with its ``work`` in seconds."""
+
+    def __init__(self, name: str, whole: Divided, alike: Collection[str], link: Link, rates: Rates) -> None:
+        self.name, self.whole, self.graph = name, whole, whole.graph
+        self.link, self.rates = link, rates
+        order = traverse.topological(self.graph.roots)
+        self.sent = _sent_for(order, self.graph, alike)
+        self.steps = _ordered([node for node in order if self.sent[node] is node], self.sent, self.graph)
+        self.reads = _weights(order, self.sent, whole)
+        self.work = _work(self.steps, self.reads, whole, link, rates)
+        self.own = [(state, node) for state, node in self.graph.left if state.name not in alike]
+        self.stage: dict[Node, int] = {}
+        self.crossings: dict[Node, Crossing] = {}
+        self.outputs: dict[str, int] = {}
+
+    def cut(self, count: int, micro_batches: int, laid: _Laid, is_first: bool) -> None:
+        """Chooses the stage of each step, and says in ``laid`` where weights and states are."""
+        if is_first and len(self.steps) < count:
+            raise InputError(
+                f"mesh: expected at most {len(self.steps)} stages, one for each step of the model, found {count}"
+            )
+        pins = self._pinned(laid)
+        place = {node: number for number, node in enumerate(self.steps)}
+        across = self._across(place)
+        if pins or len(self.steps) < count:
+            cuts = self._following(pins, across, count)
+        else:
+            cuts = cheapest(self.work, across, count, micro_batches)
+        self.stage = {node: bisect_right(cuts, number) for node, number in place.items()}
+        parted = [state.name for state, nodes in self._touching() if len({self.stage[node] for node in nodes}) > 1]
+        if len(cuts) < count - 1 or parted:
+            raise InputError(
+                f"mesh: {self.name}: expected {count} stages that keep their states, found no {count - 1} places where "
+                "the model can be cut: what follows from a state decides its new value. Take fewer stages, or divide "
+                "the model along another axis"
+            )
+        for node, weights in self.reads.items():
+            for weight in weights:
+                laid.weights.setdefault(self.whole.weights[weight].constant, set()).add(self.stage[node])
+        for state, steps in self._touching():
+            for step in steps:
+                laid.states.setdefault(state.name, self.stage[step])
+        self._cross(count)
+
+    def _touching(self) -> list[tuple[State, list[Node]]]:
+        """For each state, the steps that are on the stage that keeps it: what it was, and what gives its new value."""
+        found = []
+        for state, node in self.own:
+            steps = dict.fromkeys((state.input, self.sent[node]))
+            found.append((state, [step for step in steps if step is not None and self.sent.get(step) is step]))
+        return found
+
+    def _pinned(self, laid: _Laid) -> dict[Node, int]:
+        """The stages of steps that weights and states decide which are ``laid``. Orders the steps by stages.
+
+        Raises InputError where a state depends on a later stage than its own."""
+        asked = {node: laid.states[s.name] for s, nodes in self._touching() if s.name in laid.states for node in nodes}
+        pins: dict[Node, int] = {}
+        least: dict[Node, int] = {}
+        for step in self.steps:
+            least[step] = max((least[found] for x in step.inputs if (found := self.sent[x]) is not None), default=0)
+            ways = [laid.weights[w] for x in self.reads[step] if (w := self.whole.weights[x].constant) in laid.weights]
+            for stages in ways:
+                if len(stages) == 1 and max(stages) >= least[step]:
+                    least[step] = pins[step] = max(stages)
+            if step in asked and asked[step] < least[step]:
+                name = next(state.name for state, nodes in self._touching() if step in nodes)
+                raise InputError(
+                    f"mesh: {self.name}: expected the state {name!r} to depend on stage {asked[step]}, which keeps it "
+                    f"in other entries, and on those before it, found that it depends on stage {least[step]}; divide "
+                    "the model along another axis"
+                )
+            if step in asked:
+                least[step] = pins[step] = asked[step]
+        order = sorted(range(len(self.steps)), key=lambda number: least[self.steps[number]])
+        self.steps, self.work = [self.steps[k] for k in order], [self.work[k] for k in order]
+        return pins
+
+    def _across(self, place: Mapping[Node, int]) -> list[float]:
+        """Seconds of what crosses a cut before each step; infinite between what belongs to one state."""
+        changes = [0.0] * (len(self.steps) + 1)
+        for node, places in self._readers(place).items():
+            if places:
+                size = cost.bytes_of(node)  # which is stored, sent, and read again
+                seconds = self.link.latency + size / self.link.bandwidth + 2 * size / self.rates.memory
+                changes[place[node] + 1] += seconds
+                changes[max(places) + 1] -= seconds
+        across = list(accumulate(changes))
+        for _, steps in self._touching():
+            places = sorted(place[step] for step in steps)
+            for k in range(places[0] + 1, places[-1] + 1) if places else ():
+                across[k] = float("inf")
+        return across
+
+    def _readers(self, place: Mapping[Node, int]) -> dict[Node, list[int]]:
+        """For each step, what ``place`` has of the steps that read it."""
+        readers: dict[Node, list[int]] = {node: [] for node in self.steps}
+        for node in self.steps:
+            for operand in node.inputs:
+                found = self.sent[operand]
+                if found is not None:
+                    readers[found].append(place[node])
+        return readers
+
+    def _following(self, pins: Mapping[Node, int], across: Sequence[float], count: int) -> list[int]:
+        """The steps before which cuts are, so that each step is on its stage of ``pins``: where least crosses, and of
+        such places the one that divides the work most evenly. Stages may have no steps."""
+        ends = [0.0, *accumulate(self.work)]
+        across = [0.0, *across[1 : len(self.steps)], 0.0]
+        cuts: list[int] = []
+        first, total = 0, ends[-1] or 1.0
+        for number in range(1, count):
+            before = [k + 1 for k, step in enumerate(self.steps) if pins.get(step, count) < number]
+            behind = [k for k, step in enumerate(self.steps) if pins.get(step, -1) >= number]
+            first, last = max([first, *before]), min([len(self.steps), *behind])
+            places = range(first, last + 1)
+            first = min(places, key=lambda k: (across[k], abs(ends[k] / total - number / count)))
+            cuts.append(first)
+        return cuts
+
+    def _cross(self, count: int) -> None:
+        for node, stages in self._readers(self.stage).items():
+            targets = sorted({*stages} - {self.stage[node]})
+            if targets:
+                size = largest(node.size) * node.dtype.itemsize
+                name = f"value {len(self.crossings)} between stages"
+                self.crossings[node] = Crossing(name, self.stage[node], tuple(targets), size)
+        for name, node in self.graph.returned:
+            source = self.sent[node]
+            self.outputs[name] = count - 1 if source is None else self.stage[source]
+
+    def results(self, stage: int, kept: Collection[str]) -> tuple[list[tuple[str, Node]], list[tuple[State, Node]]]:
+        """What a stage gives that keeps these states: by name to callers and to other stages, and to states."""
+        given = [(name, node) for name, node in self.graph.returned if self.outputs[name] == stage]
+        given += [(crossing.name, node) for node, crossing in self.crossings.items() if crossing.source == stage]
+        return given, [(state, node) for state, node in self.graph.left if state.name in kept]
+
+    def nodes(self, stage: int, kept: Collection[str]) -> list[Node]:
+        """All nodes of a stage that keeps these states."""
+        given, left = self.results(stage, kept)
+        stops = [node for node, crossing in self.crossings.items() if stage in crossing.targets]
+        found = traverse.topological([node for _, node in (*given, *left)], stops=stops)
+        return [node for node in found if node not in stops]
+
+    def staged(self, count: int, homes: Mapping[str, int]) -> Staged:
+        times = [0.0] * count
+        for node, seconds in zip(self.steps, self.work, strict=True):
+            times[self.stage[node]] += seconds
+        stages = (
+            self._stage(number, {name for name, home in homes.items() if home in (number, EVERY)})
+            for number in range(count)
+        )
+        return Staged(tuple(stages), tuple(times), tuple(self.crossings.values()), self.outputs)
+
+    def _stage(self, number: int, kept: Collection[str]) -> Divided:
+        """The graph of one stage, which keeps these states."""
+        graph = self.graph
+        received = {
+            node: ir.input_(crossing.name, node.shape, node.dtype)
+            for node, crossing in self.crossings.items()
+            if number in crossing.targets
+        }
+        given, left = self.results(number, kept)
+        origins = dict(graph.origins)
+        made: dict[Node, Node] = dict(received)
+        for node in self.nodes(number, kept):
+            with ir.originating(origins, *origins.get(node, ())):
+                made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
+        outputs = [*given, *((state.output, node) for state, node in left)]
+        stage = replace(
+            graph, inputs=(*graph.given, *received.values(), *(state.input for state, _ in left)),
+            outputs=tuple((name, made[node]) for name, node in outputs), origins=origins,
+            names={made[node]: name for node, name in graph.names.items() if node in made}, structure={},
+            states=tuple(state for state, _ in left),
+        )  # fmt: skip
+        weights = {node: weight for node, weight in self.whole.weights.items() if node in made}
+        states = {state.name: self.whole.states[state.name] for state, _ in left}
+        return Divided(stage, weights, self.whole.plans, states)
+
+
+def _sent_for(order: Sequence[Node], graph: ir.Graph, alike: Collection[str]) -> dict[Node, Node | None]:
     """For each node, what a later stage has to be sent to have it: itself; what it is a view of, where that is no
-    larger; or None, of what constants and inputs alone make without work."""
+    larger; or None, of what constants and inputs alone make without work, and of states that any stage may keep."""
     found: dict[Node, Node | None] = {}
+    given = frozenset(graph.inputs)
     fixed: set[Node] = set()  # what constants alone decide
+    held = {state.input for state in graph.states if state.name not in alike}
+    here = {*traverse.topological(node for state, node in graph.left if state.name in alike)}
     for node in order:
-        if node.op.kind is Kind.SOURCE:
+        if node in held:
+            found[node] = node
+        elif node.op.kind is Kind.SOURCE:
             found[node] = None
             fixed |= {node} - given
         elif fixed.issuperset(node.inputs) and node.op is not ops.EXCHANGE:
             found[node] = None
             fixed.add(node)
+        elif node in here:
+            found[node] = None
         elif node.op is ops.VIEW:
             operand = found[node.inputs[0]]
             smaller = operand is not None and cost.bytes_of(node) < cost.bytes_of(operand)
@@ -112,21 +327,50 @@ def _sent_for(order: Sequence[Node], given: frozenset[Node]) -> dict[Node, Node 
     return found
 
 
-def _work(
-    order: Sequence[Node], steps: Sequence[Node], sent: Mapping[Node, Node | None], whole: Divided, link: Link,
-    rates: Rates,
-) -> list[float]:  # fmt: skip
-    """Seconds of each step: what it computes, exchanges, and reads of weights that no step before it has read."""
-    readers = traverse.users(whole.graph.roots)
+def _ordered(steps: Sequence[Node], sent: Mapping[Node, Node | None], graph: ir.Graph) -> list[Node]:
+    """``steps``, which are in topological order. What new values of states alone need comes directly after what it is
+    made of, and what a state was comes before what reads it."""
+    held = {state.input for state in graph.states}
+    first = {*traverse.topological([node for _, node in graph.returned] or graph.roots)} - held
+    place: dict[Node, tuple[int, int]] = {}
+    readers: dict[Node, list[Node]] = {}
+    for number, node in enumerate(steps):
+        made_of = [found for x in node.inputs if (found := sent[x]) is not None]
+        for operand in made_of:
+            readers.setdefault(operand, []).append(node)
+        after = [place[operand][0] for operand in made_of if operand not in held]
+        place[node] = number if node in first else max(after, default=len(steps)), number
+    for node in held & place.keys():
+        if node in readers:
+            before = min(place[reader] for reader in readers[node])
+            place[node] = before[0], before[1] - 1
+    return sorted(steps, key=lambda node: place[node])
+
+
+def _weights(
+    order: Sequence[Node], sent: Mapping[Node, Node | None], whole: Divided
+) -> dict[Node, frozenset[Node]]:  # fmt: skip
+    """The weights that each step reads, by itself or through what no step computes."""
     weights: dict[Node, frozenset[Node]] = {}  # what a node that no step computes is made of
-    read: set[Node] = set()
-    found: list[float] = []
+    found: dict[Node, frozenset[Node]] = {}
     for node in order:
         made_of = frozenset().union(*(weights.get(x, frozenset()) for x in node.inputs))
         if sent[node] is None:
             weights[node] = made_of | ({node} if node in whole.weights else frozenset())
-        if sent[node] is not node:
-            continue
+        elif sent[node] is node:
+            found[node] = made_of
+    return found
+
+
+def _work(
+    steps: Sequence[Node], reads: Mapping[Node, frozenset[Node]], whole: Divided, link: Link, rates: Rates
+) -> list[float]:  # fmt: skip
+    """Seconds of each step: what it computes, exchanges, and reads of weights that no step before it has read."""
+    readers = traverse.users(whole.graph.roots)
+    read: set[Node] = set()
+    found: list[float] = []
+    for node in steps:
+        made_of = reads[node]
         if node.op is ops.EXCHANGE:
             peers, parts = EXCHANGES[node.attr.kind].sent(node.attr.group.size)
             size = peers * cost.bytes_of(node.inputs[0]) / parts
@@ -202,26 +446,3 @@ def _fewest(ends: Sequence[float], across: Sequence[float], count: int, bound: f
         end = before[end]
         found.append(end)
     return found[-2::-1]
-
-
-def _stage(whole: Divided, number: int, crossings: Mapping[Node, Crossing], outputs: Mapping[str, int]) -> Divided:
-    """The graph of one stage."""
-    graph = whole.graph
-    received = {
-        node: ir.input_(crossing.name, node.shape, node.dtype)
-        for node, crossing in crossings.items()
-        if number in crossing.targets
-    }
-    given = [(name, node) for name, node in graph.returned if outputs[name] == number]
-    given += [(crossing.name, node) for node, crossing in crossings.items() if crossing.source == number]
-    origins = dict(graph.origins)
-    made: dict[Node, Node] = dict(received)
-    for node in traverse.topological([node for _, node in given], stops=received):
-        if node not in made:
-            with ir.originating(origins, *origins.get(node, ())):
-                made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
-    stage = replace(
-        graph, inputs=(*graph.given, *received.values()), outputs=tuple((name, made[node]) for name, node in given),
-        origins=origins, names={made[node]: name for node, name in graph.names.items() if node in made}, structure={},
-    )  # fmt: skip
-    return Divided(stage, {node: weight for node, weight in whole.weights.items() if node in made}, whole.plans)

@@ -37,7 +37,8 @@ from luminal.core.target import Target
 @dataclass(frozen=True)
 class Pipelined:
     """The entries of a library in stages, for the ranks of a ``mesh``: each as it is divided along the other axes, in
-    how many micro-batches a run computes it, and the names of the inputs and outputs that have rows of the batch."""
+    how many micro-batches a run computes it, and the names of the inputs and outputs that have rows of the batch; and
+    the stage that keeps each state, or ``EVERY``."""
 
     mesh: Mapping[str, int]
     micro_batches: int
@@ -45,6 +46,7 @@ class Pipelined:
     staged: Mapping[str, Staged]
     rows: Mapping[str, frozenset[str]]
     structures: Mapping[str, Any]
+    states: Mapping[str, int]
 
     @property
     def group(self) -> Group:
@@ -81,7 +83,7 @@ class Pipelined:
                     f"micro_batches: expected a multiple of {ALIGNMENT} bytes of {tensor.name!r} in each for "
                     f"{target.name}, found {size}; take fewer micro-batches, or fix sizes"
                 )
-        made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()))
+        made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()), self.states)
         check(made)
         return made
 
@@ -131,9 +133,11 @@ class Pipelined:
             lines += [f"{before}{line}" for line in _cuts(self.whole[entry])]
             for number, (stage, seconds) in enumerate(zip(staged.stages, staged.seconds, strict=True)):
                 weights = sum(weight.of(0).attr.nbytes for weight in stage.weights.values())
+                held = sum(state.of(0).attr.nbytes for state in stage.states.values())
+                states = f" and {held} bytes of states" if self.states else ""
                 lines.append(
                     f"{before}{PIPELINE}: stage {number} has {seconds / total:.0%} of the work and {weights} bytes of "
-                    f"weights{_span(stage.graph)}"
+                    f"weights{states}{_span(stage.graph)}"
                 )
                 for axis, traffic in self.sent(entry, number).items():
                     lines.append(
@@ -198,7 +202,7 @@ def staged(
     others = {name: {axis: k for axis, k in axes.items() if axis != PIPELINE} for name, axes in asked.items()}
     parts, rows = {}, {}
     for entry, graph in graphs.items():
-        _check(entry, graph)
+        _check(entry, graph, micro_batches)
         graph = simplify(graph)
         named = _rows(graph, rows_asked) if micro_batches > 1 else set()
         parts[entry] = micro.of_batch(graph, micro_batches, named)
@@ -212,11 +216,9 @@ def staged(
         )
     whole = meshes.plans(parts, mesh, {name: axes for name, axes in others.items() if axes} or "auto", link)
     joined, rates = meshes.parse_link(link), Rates()
-    cut = {
-        entry: stages.cut(part, mesh[PIPELINE], micro_batches, joined, rates) for entry, part in whole.items()
-    }  # fmt: skip
+    cut, states = stages.cut(whole, mesh[PIPELINE], micro_batches, joined, rates)
     structures = {entry: graph.structure for entry, graph in graphs.items()}
-    return Pipelined(mesh, micro_batches, whole, cut, rows, structures)
+    return Pipelined(mesh, micro_batches, whole, cut, rows, structures, states)
 
 
 def _ends(graph: Graph) -> dict[str, Node]:
@@ -245,13 +247,13 @@ def _rows(graph: Graph, asked: Mapping[str, int | None]) -> set[str]:
     }  # fmt: skip
 
 
-def _check(entry: str, graph: Graph) -> None:
+def _check(entry: str, graph: Graph, micro_batches: int) -> None:
     """Raises InputError for a graph that no pipeline can run."""
-    if graph.states:
+    if graph.states and micro_batches > 1:
         names = ", ".join(repr(state.name) for state in graph.states)
         raise InputError(
-            f"{entry}: expected a model without states in a pipeline, found {names}: a state would be written once for "
-            "each micro-batch, and read by a rank that does not have it. Divide it along another axis of the mesh"
+            f"micro_batches: {entry}: expected a model without states, found {names}, which each micro-batch would "
+            "write. Take micro_batches=1"
         )
     if graph.measured:
         sizes = ", ".join(size.name for size in graph.measured)

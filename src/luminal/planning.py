@@ -148,11 +148,12 @@ def measured_node(target: Target, threads: int) -> Node:
 
 def memory(program: Program) -> Memory:
     """What a rank that runs ``program`` needs, with one context; in a pipeline, the rank with most weights."""
-    homes = {} if program.pipeline is None else program.pipeline.homes
-    stages: dict[int, int] = {}
-    for name, value in program.constants.items():
-        stages[homes.get(name, 0)] = stages.get(homes.get(name, 0), 0) + value.nbytes
-    weights = max(stages.values(), default=0)
+    pipeline = program.pipeline
+    sizes = {name: value.nbytes for name, value in program.constants.items()}
+    weights = max(
+        sum(size for name, size in sizes.items() if pipeline is None or pipeline.has(pipeline.homes[name], stage))
+        for stage in range(1 if pipeline is None else pipeline.group.size)
+    )
     return Memory(weights, program.state_size, max(entry.arena_size for entry in program.entries))
 
 

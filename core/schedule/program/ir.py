@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.ops import Exchanged, Group, Passed
+from luminal.core.ops import EVERY, Exchanged, Group, Passed
 from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int, Var
@@ -303,10 +303,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The ranks of a program that have stages of it, along ``group``, and the stage that each constant is for."""
+    """The ranks of a program that have stages of it, along ``group``; the stage that each constant is for, and the one
+    that keeps each state, or ``EVERY``. What every stage has lies at the same place in each; other constants, and other
+    states, begin behind that in each stage."""
 
     group: Group
     homes: Mapping[str, int]
+    states: Mapping[str, int] = field(default_factory=dict)
+
+    def has(self, home: int, stage: int) -> bool:
+        """Whether what is at ``home`` is on the ranks of ``stage``."""
+        return home in (stage, EVERY)
 
     def stage(self, rank: int) -> int:
         return rank // self.group.stride % self.group.size
@@ -354,9 +361,21 @@ class Program:
 
     @property
     def state_size(self) -> int:
-        """Bytes of all states of a context."""
-        buffers = (self.buffer(state.buffer) for state in self.states)
-        return max((buffer.offset + buffer.size for buffer in buffers), default=0)
+        """Bytes of all states of a context; in a pipeline, of the stage with most."""
+        return max(self.state_sizes)
+
+    @property
+    def state_sizes(self) -> list[int]:
+        """Bytes of all states of a context, on the ranks of each stage."""
+        pipeline = self.pipeline
+        buffers = map(self.buffer, (state.buffer for state in self.states))
+        ends = {buffer.name: buffer.offset + buffer.size for buffer in buffers}
+        if pipeline is None:
+            return [max(ends.values(), default=0)]
+        return [
+            max((end for name, end in ends.items() if pipeline.has(pipeline.states[name], stage)), default=0)
+            for stage in range(pipeline.group.size)
+        ]
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""

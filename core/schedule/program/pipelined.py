@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from luminal.core import symbolic as sym
 from luminal.core.data import Renamed
-from luminal.core.ops import Group, Passed
+from luminal.core.ops import EVERY, Group, Passed
 from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
@@ -34,6 +34,7 @@ from luminal.core.schedule.program.ir import (
     Program,
     Region,
     Stages,
+    State,
     Step,
     TensorSpec,
     Transfer,
@@ -71,10 +72,14 @@ class Parts:
     structure: Any = None
 
 
-def joined(program: Program, entries: Sequence[Parts], group: Group, mesh: tuple[tuple[str, int], ...]) -> Program:
+def joined(
+    program: Program, entries: Sequence[Parts], group: Group, mesh: tuple[tuple[str, int], ...],
+    states: Mapping[str, int],
+) -> Program:  # fmt: skip
     """``program`` with ``entries`` in the place of those that they are made of, for the ranks of ``mesh``, of which
-    those along ``group`` have the stages."""
+    those along ``group`` have the stages; ``states`` has the stage that keeps each, or ``EVERY``."""
     found = _Joined(program, group)
+    kept = found.states(states)
     made = tuple(found.entry(parts) for parts in entries)
     return replace(
         program,
@@ -82,8 +87,9 @@ def joined(program: Program, entries: Sequence[Parts], group: Group, mesh: tuple
         buffers=tuple(found.buffers.values()),
         constants=Renamed(program.constants, found.constants),
         digests={name: program.digests[old] for name, old in found.constants.items() if old in program.digests},
+        states=kept,
         mesh=mesh,
-        pipeline=Pipeline(group, found.homes),
+        pipeline=Pipeline(group, found.homes, states),
     )
 
 
@@ -123,6 +129,21 @@ class _Joined:
         whole = Region((Stages(self.group, regions),))
         return Entry(parts.name, inputs, outputs, whole, size, parts.structure)
 
+    def states(self, homes: Mapping[str, int]) -> tuple[State, ...]:
+        """The states, with places on the ranks of the stages that keep them."""
+        ends = [0] * self.group.size
+        kept: list[State] = []
+        # What every stage has comes first, so that it is at one place.
+        for state in sorted(self.program.states, key=lambda state: homes[state.buffer] != EVERY):
+            home = homes[state.buffer]
+            buffer = replace(self.program.buffer(state.buffer), offset=ends[max(home, 0)])
+            self.buffers[buffer.name] = buffer
+            for stage in range(self.group.size) if home == EVERY else (home,):
+                ends[stage] = buffer.offset + aligned(buffer.size)
+            kept.append(replace(state, initial=state.initial and self.constant(state.initial, home)))
+        order = {state.buffer: number for number, state in enumerate(self.program.states)}
+        return tuple(sorted(kept, key=lambda state: order[state.buffer]))
+
     def add(self, buffer: Buffer) -> str:
         """The name of a new buffer, which is its own where that is free."""
         wanted, name, number = buffer.name, buffer.name, 1
@@ -138,7 +159,7 @@ class _Joined:
         return replace(tensor, other_name="" if name == tensor.name else name)
 
     def constant(self, name: str, stage: int) -> str:
-        """The constant ``name`` of the old program in the weights of a stage."""
+        """The constant ``name`` of the old program in the weights of a stage, or of ``EVERY`` one."""
         if (name, stage) not in self.owned:
             new = self.owned[name, stage] = self.add(self.program.buffer(name))
             self.constants[new], self.homes[new] = name, stage
@@ -278,6 +299,8 @@ class _Stage:
         buffer = self.whole.program.buffer(name)
         if buffer.space == "constant":
             return self.whole.constant(name, self.number)
+        if buffer.space == "state":
+            return name
         if buffer.space == "part":
             whole = self._name(buffer.whole, names)
             key = f"{whole}/{name}"

@@ -11,6 +11,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.exchange import EXCHANGES
 from luminal.core.host import FUNCTIONS
+from luminal.core.ops import EVERY
 from luminal.core.schedule.program.ir import (
     ALIGNMENT,
     GIVE,
@@ -69,18 +70,23 @@ def check(program: Program) -> None:
 
 
 def _check_pipeline(program: Program) -> None:
-    """The steps of a stage read no constants but those that its ranks have."""
+    """The steps of a stage use no constants and states but those that its ranks have."""
     if program.pipeline is None:
         return
-    homes = program.pipeline.homes
-    _expect(homes.keys() == program.constants.keys(), "a constant is for no stage")
+    pipeline = program.pipeline
+    _expect(pipeline.homes.keys() == program.constants.keys(), "a constant is for no stage")
+    _expect(pipeline.states.keys() == {state.buffer for state in program.states}, "a state is for no stage")
+    for state in program.states:
+        known = state.initial is None or pipeline.homes[state.initial] == pipeline.states[state.buffer]
+        _expect(known, f"state {state.buffer}: its first value is for another stage")
+    homes = {**pipeline.homes, **pipeline.states}
     for entry in program.entries:
         for step in entry.steps:
             for stage, region in enumerate(step.regions) if isinstance(step, Stages) else ():
                 used = {name for each in numbered(region) for name in _used(each)}
                 used |= {each.fetch.buffer for each in launches(region) if each.fetch is not None}
                 places = {_place(program, name).name for name in used}
-                others = sorted(name for name in places & homes.keys() if homes[name] != stage)
+                others = sorted(name for name in places & homes.keys() if not pipeline.has(homes[name], stage))
                 _expect(not others, f"entry {entry.name}, stage {stage}: it reads {', '.join(others)} of others")
 
 
@@ -123,8 +129,14 @@ def _check_states(program: Program) -> None:
             first = program.buffer(state.initial)
             _expect(first.space == "constant", f"{where}: {first.name} is no constant")
             _expect((first.dtype, first.shape, first.order) == (buffer.dtype, buffer.shape, buffer.order), where)
-    for i, a in enumerate(buffers):
-        _expect(not any(_overlap(a, b) for b in buffers[i + 1 :]), f"state {a.name} overlaps another")
+    for a, b in combinations(buffers, 2):
+        _expect(not _overlap(a, b) or _apart(program, a.name, b.name), f"state {a.name} overlaps another")
+
+
+def _apart(program: Program, a: str, b: str) -> bool:
+    """Whether no rank has both states."""
+    homes = {} if program.pipeline is None else program.pipeline.states
+    return EVERY not in (found := {homes.get(a, EVERY), homes.get(b, EVERY)}) and len(found) == 2
 
 
 def _check_dims(program: Program, entry: Entry) -> None:

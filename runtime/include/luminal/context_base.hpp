@@ -139,6 +139,7 @@ class ContextBase : public InPlace {
         if (!fresh_) return false;
         for (const State& state : library_.model().states) {
             const size_t bytes = static_cast<size_t>(state.bytes);
+            if (!library_.has(state)) continue;
             if (state.initial >= 0) memcpy(states + state.offset, weights + state.initial, bytes);
             else if (!untouched_) memset(states + state.offset, 0, bytes);
         }
@@ -199,6 +200,11 @@ class ContextBase : public InPlace {
             return LM_INVALID_ARGUMENT;
         }
         const Tensor& tensor = states[number].tensor;
+        if (!library_.has(states[number])) {
+            error_.set("the state \"%s\" is on the ranks of stage %d, of which this is none", tensor.name,
+                       states[number].stage);
+            return LM_ELSEWHERE;
+        }
         const int32_t status = check_output_shape("state", tensor, *value, dims_, error_);
         return status == LM_OK ? check_storage("state", tensor, *value, Storage{}, error_) : status;
     }

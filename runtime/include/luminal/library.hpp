@@ -319,7 +319,7 @@ class Context : public ContextBase<Library> {
     }
 
     bool allocate_states() {
-        states_size_ = static_cast<size_t>(library_.model().state_bytes);
+        states_size_ = static_cast<size_t>(library_.state_bytes());
         if (states_size_ == 0) return true;
         states_ = static_cast<unsigned char*>(library_.allocator().allocate(states_size_));
         untouched_ = library_.allocator().zeroes(states_size_);

@@ -87,6 +87,10 @@ class LibraryBase : public InPlace {
     /// The payload of the weights file, or of this rank's.
     int64_t weights_bytes() const { return model_.weights_of(rank_); }
 
+    /// Of a context on this rank.
+    int64_t state_bytes() const { return model_.states_of(rank_); }
+    bool has(const State& state) const { return model_.has(state, rank_); }
+
     /// Keeps the message of a status that is not LM_OK; returns the status.
     int32_t fail(int32_t status, const char* text) {
         if (status != LM_OK) {

@@ -101,6 +101,7 @@ struct State {
     int64_t offset;   // from the start of the states of a context, in bytes
     int64_t bytes;
     int64_t initial;  // its first value: an offset into the payload of the weights file, or -1: zeros
+    int32_t stage = -1;  // of a pipeline, whose ranks have it; -1: all have
 };
 
 struct Model {
@@ -115,7 +116,7 @@ struct Model {
     Span<const char*> steps;  // the origin of each step, by its number: "Gather '/embeddings/Gather' (model.py:12)"
     Span<Finite> finite = {};
     Span<State> states = {};
-    int64_t state_bytes = 0;       // of all states
+    int64_t state_bytes = 0;       // of all states that a rank has, at the most
     int64_t portion_bytes = 0;     // that a thread needs for what a share has of buffers
     int32_t portions_at_once = 0;  // threads at most that need them
     Span<lm_text> texts = {};      // whose numbers are among the constants
@@ -125,12 +126,22 @@ struct Model {
     int32_t stages = 1;            // of a pipeline: a rank has the weights of one,
     int32_t stage_stride = 1;      // those so many ranks behind it of the next,
     const int64_t* stage_bytes = nullptr;  // in files with payloads of these sizes
+    const int64_t* stage_states = nullptr;  // and of its states these bytes
 
     constexpr int32_t stage_of(int32_t rank) const { return rank / stage_stride % stages; }
 
     /// The payload of the weights file of a rank.
     constexpr int64_t weights_of(int32_t rank) const {
         return stage_bytes != nullptr ? stage_bytes[stage_of(rank)] : weights_bytes;
+    }
+
+    /// Bytes of the states of a rank.
+    constexpr int64_t states_of(int32_t rank) const {
+        return stage_states != nullptr ? stage_states[stage_of(rank)] : state_bytes;
+    }
+
+    constexpr bool has(const State& state, int32_t rank) const {
+        return state.stage < 0 || state.stage == stage_of(rank);
     }
 };
 

@@ -269,20 +269,23 @@ class Library {
         check(functions_.reset(context.get()), context.get());
     }
 
-    /// Copies of all states, by name.
+    /// Copies of all states that this rank has, by name.
     py::dict state() {
         const Lease context(*this);
         py::dict result;
         for (std::size_t number = 0; number < states_.size(); ++number) {
             py::array array(states_[number].type, states_[number].shape);
             const lm_value value = value_of(array);
-            check(functions_.get_state(context.get(), static_cast<std::int32_t>(number), &value), context.get());
+            const std::int32_t status = functions_.get_state(context.get(), static_cast<std::int32_t>(number), &value);
+            if (status == LM_ELSEWHERE) continue;
+            check(status, context.get());
             result[py::str(states_[number].name)] = array;
         }
         return result;
     }
 
-    /// The next run finds `array` in the state of that name, whose type and shape it must have.
+    /// The next run finds `array` in the state of that name, whose type and shape it must have. Nothing happens where
+    /// another rank has the state, which is told the same.
     void set_state(const std::string& name, const py::array& array) {
         const auto named = [&](const State& state) { return state.name == name; };
         const auto found = std::find_if(states_.begin(), states_.end(), named);
@@ -290,8 +293,9 @@ class Library {
         const Lease context(*this);
         const py::array held = as_contiguous(array);
         const lm_value value = value_of(held);
-        check(functions_.set_state(context.get(), static_cast<std::int32_t>(found - states_.begin()), &value),
-              context.get());
+        const std::int32_t number = static_cast<std::int32_t>(found - states_.begin());
+        const std::int32_t status = functions_.set_state(context.get(), number, &value);
+        if (status != LM_ELSEWHERE) check(status, context.get());
     }
 
     /// Writes all states to a file or reads them from it, by a function of NAME_checkpoint.h.

@@ -210,7 +210,7 @@ class Weights {
         }
         const int32_t status = check_header(page, bytes, path, model, request, message);
         if (status != LM_OK) return status;
-        const bool begins = begins_states(model, payload_of(bytes));
+        const bool begins = begins_states(model, request.rank, payload_of(bytes));
         const bool wanted = !File::MAPS || bytes <= SMALL || (request.reads && !begins && bytes <= available / 2);
         void* const memory = wanted ? Allocator::map(bytes) : nullptr;
         void* const mapping = memory != nullptr ? memory : file.map(bytes);
@@ -233,10 +233,10 @@ class Weights {
     }
 
     /// Whether most of a payload are first values of states.
-    static bool begins_states(const Model& model, size_t bytes) {
+    static bool begins_states(const Model& model, int32_t rank, size_t bytes) {
         size_t found = 0;
         for (const State& state : model.states) {
-            if (state.initial >= 0) found += static_cast<size_t>(state.bytes);
+            if (state.initial >= 0 && model.has(state, rank)) found += static_cast<size_t>(state.bytes);
         }
         return found > bytes / 2;
     }

@@ -231,7 +231,7 @@ class Context : public ContextBase<Library> {
         const size_t statuses = static_cast<size_t>(library_.model().steps.size) * sizeof(int32_t);
         int32_t status = current.check(message);
         if (status == LM_OK) status = arena_.allocate(driver(), arena_bytes(), "the arena of a context", message);
-        const size_t states = static_cast<size_t>(library_.model().state_bytes);
+        const size_t states = static_cast<size_t>(library_.state_bytes());
         if (status == LM_OK) status = states_.allocate(driver(), states, "the states of a context", message);
         if (status == LM_OK) status = statuses_.allocate(driver(), statuses, "the statuses of a context", message);
         if (status == LM_OK) {
@@ -321,7 +321,7 @@ class Context : public ContextBase<Library> {
             if (!fresh_ || outcome.failed()) break;
             const Address place = this->state(state.offset);
             const size_t bytes = static_cast<size_t>(state.bytes);
-            if (bytes == 0) continue;
+            if (bytes == 0 || !library_.has(state)) continue;
             outcome = state.initial < 0 ? driver().fill(place, 0, bytes, stream)
                                         : driver().copy(place, weights_ + state.initial, bytes, stream);
         }
