@@ -151,17 +151,30 @@ def test_transfers_begin_in_one_order_and_places_are_few(count: int, batches: in
 
 
 def test_what_is_kept_for_backward_work_is_bounded() -> None:
-    """By the stages, not by the number of micro-batches: of as many rows in each, four times as many need as much."""
+    """By the stages, not by the number of micro-batches: as many rows in each need as much of twice as many."""
 
-    def arenas(count: int, batches: int) -> list[int]:
-        subject = run("adamw")
-        batch = subject.batch
-        subject.batch = lambda number: tuple(torch.cat([t] * batches) for t in batch(number))
-        (entry,) = program(made(subject, mesh={"pipeline": count}, micro_batches=batches, link=FREE)).entries
-        return [entry.arena_size]
+    def found(batches: int) -> Program:
+        module = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512, bias=False), nn.ReLU())))
+        x = torch.zeros(256 * batches, 512)
+        subject = Run(module, nn.MSELoss(), torch.optim.AdamW(module.parameters()), lambda number: (x, x))
+        return program(made(subject, mesh={"pipeline": 4}, micro_batches=batches))
 
-    assert arenas(2, 2) == arenas(2, 8)
-    assert arenas(2, 1) < arenas(2, 2)
+    few, many = found(4), found(8)
+    (step,) = many.entries[0].steps
+    assert isinstance(step, Stages)
+    value, gradients = 256 * 512 * 4, 2 * 512 * 512 * 4
+    sizes = []
+    for number, region in enumerate(step.regions):
+        used = {many.buffer(name) for each in numbered(region) for name in each.arguments}
+        kept = [buffer for buffer in used if buffer.name.startswith(("kept", "value"))]
+        assert sum(b.size for b in kept if b.name.startswith("kept")) >= (4 - number) * value
+        # Of each that is under way what came, what is kept, and what was sent; and one that comes in.
+        assert sum(b.size for b in kept) <= (3 * (4 - number) + 1) * value
+        sizes.append(max(b.offset + b.size for b in used if b.space == "arena"))
+    assert few.entries[0].arena_size == many.entries[0].arena_size == max(sizes)
+    assert max(sizes) <= gradients + 17 * value + 4096
+    print(f"states: {max(many.state_sizes)} bytes of a rank; arenas of the stages: {sizes}")
+    assert max(many.state_sizes) == 6 * 512 * 512 * 4 + 64
 
 
 def test_states_are_on_the_ranks_of_their_stage() -> None:

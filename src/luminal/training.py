@@ -362,11 +362,14 @@ def compile_training(
     ``clip_norm`` and ``clip_value`` bound gradients as ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do.
     With ``accumulate`` a step is taken by the mean gradient of so many calls. ``dims``, ``constants``, ``name``,
     ``seed`` (of dropout) and further ``options`` are those of ``luminal.compile``; ``precision="bf16"`` rounds what
-    products read and leaves parameters float32.
+    products read and leaves parameters float32. Along the axis ``pipeline`` of a ``mesh``, ranks have stages, which go
+    forward and backward with ``micro_batches``, parts of the rows of a call, in turn; the step is taken by the mean of
+    their gradients (see ``luminal.pipelined_training``).
 
     Raises InputError for an optimiser that luminal has no rule for, a parameter that is none of the module's or holds
-    no floats, a loss that is not one float, and limits that are not positive; UnsupportedError where an operator cannot
-    be compiled or has no gradient, with its place in the model.
+    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: states of
+    the model's own, rows that ``micro_batches`` do not divide, more stages than steps; UnsupportedError where an
+    operator cannot be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
