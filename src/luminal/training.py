@@ -96,8 +96,7 @@ class Training:
         found = entry.run(values)
         if self.check_nan and np.isnan(next(iter(found.values()))).any():
             self.load_state(before)
-            assert entry.graph is not None
-            if entry.graph.mesh:
+            if entry.graph is None or "mesh" in self.module.manifest:
                 raise FloatingPointError(
                     "the loss is NaN: compile the step without a mesh to see which operator made it"
                 )
@@ -469,7 +468,12 @@ def _entries(
     are the inputs that have rows of the batch, and so have outputs with as many."""
     if cut is None:
         return {**step.entries, EVAL: training.reading(evaluated, parameters)}
-    batch = {node.shape[0] for node in graph.given if node.attr.name in rows}
+    batch = {node.shape[0]: node.attr.name for node in graph.given if node.attr.name in rows}
+    for extent, name in batch.items():
+        if cut[0] > 1 and not isinstance(extent, int):
+            raise InputError(
+                f"micro_batches: expected a fixed number of rows of {name!r}, found {extent}; leave it out of dims"
+            )
     named = {*rows, *(name for name, node in graph.returned[1:] if node.shape and node.shape[0] in batch)}
     recipe = pipelined_training.Recipe(graph, parameters, plan, frozenset(named) if cut[0] > 1 else frozenset())
     return pipelined_training.Entries(step.entries, TRAIN, recipe)
