@@ -164,9 +164,10 @@ def summed(x: Node, shape: ir.Shape) -> Node:
 # ---- away with them ------------------------------------------------------------------------------------------------
 
 
-def stripped(roots: Sequence[Node]) -> list[Node]:
-    """``roots`` with the values of functions in their place, in the bodies of loops and branches, too."""
-    return _stripped(roots, {})
+def stripped(roots: Sequence[Node], done: dict[Node, Node] | None = None) -> list[Node]:
+    """``roots`` with the values of functions in their place, in the bodies of loops and branches, too. In ``done`` is
+    afterwards what each node has become."""
+    return _stripped(roots, {} if done is None else done)
 
 
 def _stripped(roots: Sequence[Node], done: dict[Node, Node]) -> list[Node]:

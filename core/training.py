@@ -80,17 +80,23 @@ def gradients(graph: Graph, parameters: Sequence[Parameter], share: float = 1.0)
 
     Raises InputError where that output is not one float, and UnsupportedError as ``core.gradient`` does.
     """
+    loss = checked_loss(graph)
+    origins = dict(graph.origins)
+    with derivative.recorded():
+        seed = ir.expand(constant(share, loss.dtype), loss.shape)
+        found = pulled_back([loss], [seed], [p.input for p in parameters], origins)
+    return replace(graph, origins=origins), found
+
+
+def checked_loss(graph: Graph) -> Node:
+    """The first output of ``graph``. Raises InputError where it is not one float."""
     name, loss = graph.returned[0]
     if not loss.dtype.is_float or loss.size != 1:
         raise InputError(
             f"training: expected a loss that is one float, found {name}: {loss.dtype}{list(loss.shape)}; take the mean "
             "or the sum of it"
         )
-    origins = dict(graph.origins)
-    with derivative.recorded():
-        seed = ir.expand(constant(share, loss.dtype), loss.shape)
-        found = pulled_back([loss], [seed], [p.input for p in parameters], origins)
-    return replace(graph, origins=origins), found
+    return loss
 
 
 @dataclass(frozen=True)
@@ -129,18 +135,20 @@ def step(graph: Graph, parameters: Sequence[Parameter], plan: Plan) -> Step:
     if plan.clip_norm is not None:
         parts, norm = optimisers.clipped_to_norm(parts, plan.clip_norm)
         told = [(NORM, norm)] if plan.told else []
-    states = _updated(names, parts, plan, rates)
+    states = updated(names, parts, plan, rates)
     states += [(State(p.input, f"{p.name}.next", p.initial), p.input) for p in unused]
     if plan.accumulate > 1:
         zeros = _Left()
         for parameter in names:
             zeros.add(*_gathered(parameter), lambda before: ir.expand(constant(0, before.dtype), before.shape))
         states += zeros.states
-    kept = {p.name: tuple(_kept(p, plan)) for p in names}
-    return Step({"train": _entry(graph, parameters, (rates,), told, states), **entries}, kept)
+    return Step(
+        {"train": _entry(graph, parameters, (rates,), told, states), **entries},
+        {p.name: tuple(keeps(p, plan)) for p in names},
+    )
 
 
-def _kept(parameter: Parameter, plan: Plan) -> Mapping[str, tuple[int, ...]]:
+def keeps(parameter: Parameter, plan: Plan) -> Mapping[str, tuple[int, ...]]:
     """The shape of everything that the optimiser keeps of a parameter."""
     name, options = plan.groups[parameter.group]
     return OPTIMISERS[name].kept(options, tuple(n for n in parameter.input.shape if isinstance(n, int)))
@@ -155,7 +163,7 @@ def _typed(parameter: Parameter) -> tuple[str, Any, Any]:
     return parameter.kept(GATHERED), parameter.input.shape, parameter.input.dtype
 
 
-def _updated(
+def updated(
     parameters: Sequence[Parameter], gradients: Sequence[Node], plan: Plan, rates: Node
 ) -> list[tuple[State, Node]]:
     """The states of parameters and of what optimisers keep of them, with their new values."""
@@ -172,7 +180,7 @@ def _updated(
     for parameter, gradient in zip(parameters, gradients, strict=True):
         name, options = plan.groups[parameter.group]
         x = parameter.input
-        shapes = _kept(parameter, plan)
+        shapes = keeps(parameter, plan)
         kept = {what: ir.input_(parameter.kept(what), shape, x.dtype) for what, shape in shapes.items()}
         new, after_ = optimisers.stepped(name, x, gradient, kept, options, numbers[parameter.group])
         left.states.append((State(x, f"{parameter.name}.next", parameter.initial), new))

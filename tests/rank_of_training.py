@@ -1,6 +1,6 @@
 """What a rank does in the tests of training on a mesh: takes steps, saves, goes on, and begins again from what it has
-saved; and takes gradients of a function. Arguments: the folder with the libraries, where it writes what it finds, and
-the number of ranks; then the kinds of models."""
+saved, and from what one process has; and takes gradients of a function. Arguments: the folder with the libraries, where
+it writes what it finds, and among how many ranks beside each other rows are divided; then the kinds of models."""
 
 import pickle
 import sys
@@ -13,13 +13,13 @@ from luminal import launch
 from luminal.training import Training
 from tests.mesh_batches import SAVED, STEPS, batch
 
-folder, ranks, *kinds = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+folder, ways, *kinds = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 rank = launch.rank()
 found = {}
 
 
 def mine(part: np.ndarray) -> np.ndarray:
-    return np.split(part, ranks)[rank]
+    return np.split(part, ways)[rank % ways]
 
 
 def steps(training: Training, kind: str, first: int) -> list[float]:
@@ -38,6 +38,9 @@ for kind in kinds:
     training.reset()
     training.load(folder / f"{kind}.saved")
     found[f"{kind}.again"] = steps(training, kind, SAVED)
+    if (folder / f"{kind}.of_one").exists():
+        training.load(folder / f"{kind}.of_one")
+        found[f"{kind}.from_one"] = steps(training, kind, SAVED)
 if (folder / "slopes").exists():
     given = np.load(folder / "given.npz")
     slopes = luminal.load(folder / "slopes", threads=1)

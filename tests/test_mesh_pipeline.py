@@ -391,10 +391,8 @@ def test_what_no_pipeline_can_be(module: torch.nn.Module, options: dict, message
 
 
 def test_stages_are_of_models_that_are_compiled() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1), torch.nn.Flatten(0))
-    loss, adam = torch.nn.MSELoss(), torch.optim.Adam(module.parameters())
     with pytest.raises(InputError, match=r"stages, along 'pipeline', are for models that luminal\.compile"):
-        luminal.compile_training(module, loss, adam, (torch.randn(8, 4),), (torch.randn(8),), mesh=PAIR)
+        meshes.divided({"main": api.read(*subject("block"))}, PAIR)
 
 
 def test_sums_over_other_micro_batches_are_found() -> None:

@@ -9,7 +9,7 @@ PyTorch's, so that a step from PyTorch's state ends where PyTorch's would.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -213,10 +213,20 @@ OPTIMISERS: Mapping[str, Optimiser] = {
 
 def clipped_to_norm(gradients: list[Node], most: float) -> tuple[list[Node], Node]:
     """``gradients``, scaled down so that all numbers together have at most the norm ``most``; and the norm before."""
-    squares = [reduce(ops.SUM_REDUCE, wide * wide, range(g.rank)) for g in gradients for wide in [_wide(g)]]
-    total = squares[0]
-    for other in squares[1:]:
+    return scaled(gradients, squares(gradients), most)
+
+
+def squares(gradients: Sequence[Node]) -> Node:
+    """The sum of the squares of all numbers."""
+    parts = [reduce(ops.SUM_REDUCE, wide * wide, range(g.rank)) for g in gradients for wide in [_wide(g)]]
+    total = parts[0]
+    for other in parts[1:]:
         total = total + other
+    return total
+
+
+def scaled(gradients: Sequence[Node], total: Node, most: float) -> tuple[list[Node], Node]:
+    """``gradients`` as ``clipped_to_norm`` gives them, where ``total`` is the sum of the squares of all."""
     norm = once(sqrt(total))
     share = once(compare.at_most(most / (norm + 1e-6), 1.0))
     return [cast(_wide(g) * cast(share, g.dtype.compute), g.dtype) for g in gradients], norm

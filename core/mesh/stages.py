@@ -79,6 +79,23 @@ def cut(
     return {entry.name: entry.staged(count, homes) for entry in entries}, homes
 
 
+@dataclass(frozen=True)
+class Places:
+    """The stage of each step of a graph; for each node what a later stage has to be sent (see ``sent_for``); and the
+    ``seconds`` that a micro-batch is estimated to take in each stage."""
+
+    stage: Mapping[Node, int]
+    sent: Mapping[Node, Node | None]
+    seconds: tuple[float, ...]
+
+
+def placed(whole: Divided, count: int, micro_batches: int, link: Link, rates: Rates) -> Places:
+    """Where the steps of ``whole`` are, as ``cut`` chooses it; arguments and errors as there."""
+    entry = _Entry(whole.graph.name, whole, (), link, rates)
+    entry.cut(count, micro_batches, _Laid(), is_first=True)
+    return Places(entry.stage, entry.sent, entry.seconds(count))
+
+
 def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset[str]:
     """The states that any stage may keep: in all entries, a new value is made of inputs and of such states, with less
     work than a message costs."""
@@ -127,7 +144,7 @@ class _Entry:
         self.own = [(state, node) for state, node in self.graph.left if state.name not in alike]
         self.link, self.rates = link, rates
         order = _late(self.graph.roots)
-        self.sent = _sent_for(order, self.graph, alike)
+        self.sent = sent_for(order, self.graph, alike)
         self.steps = _ordered([node for node in order if self.sent[node] is node], self.sent, self.graph)
         self.reads = _weights(order, self.sent, whole)
         readers = traverse.users(self.graph.roots)
@@ -291,15 +308,18 @@ class _Entry:
         found = traverse.topological([node for _, node in (*given, *left)], stops=stops)
         return [node for node in found if node not in stops]
 
-    def staged(self, count: int, homes: Mapping[str, int]) -> Staged:
+    def seconds(self, count: int) -> tuple[float, ...]:
         times = [0.0] * count
         for node, seconds in zip(self.steps, self.work, strict=True):
             times[self.stage[node]] += seconds
+        return tuple(times)
+
+    def staged(self, count: int, homes: Mapping[str, int]) -> Staged:
         stages = (
             self._stage(number, {name for name, home in homes.items() if home in (number, EVERY)})
             for number in range(count)
         )
-        return Staged(tuple(stages), tuple(times), tuple(self.crossings.values()), self.outputs)
+        return Staged(tuple(stages), self.seconds(count), tuple(self.crossings.values()), self.outputs)
 
     def _stage(self, number: int, kept: Collection[str]) -> Divided:
         """The graph of one stage, which keeps these states."""
@@ -346,7 +366,7 @@ def _late(roots: Sequence[Node]) -> list[Node]:
     return list(order)
 
 
-def _sent_for(order: Sequence[Node], graph: ir.Graph, alike: Collection[str]) -> dict[Node, Node | None]:
+def sent_for(order: Sequence[Node], graph: ir.Graph, alike: Collection[str]) -> dict[Node, Node | None]:
     """For each node, what a later stage has to be sent to have it: itself; what it is a view of, where that is no
     larger; or None, of what constants and inputs alone make without work, and of states that any stage may keep."""
     found: dict[Node, Node | None] = {}

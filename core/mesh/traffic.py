@@ -25,6 +25,16 @@ class Traffic:
         return Traffic(self.messages + other.messages, self.bytes + other.bytes)
 
 
+def message(size: int) -> Traffic:
+    """What sending so many bytes to one rank takes."""
+    return Traffic(-(-size // MESSAGE), size)
+
+
+def times(traffic: Traffic, count: int) -> Traffic:
+    """``traffic``, so many times."""
+    return Traffic(traffic.messages * count, traffic.bytes * count)
+
+
 def sent(graph: Graph, dims: Mapping[str, int] | None = None) -> dict[str, Traffic]:
     """What a rank sends along each axis of the mesh, at the sizes ``dims``, or at the upper bounds."""
     found = {axis: Traffic() for axis, _ in graph.mesh}

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
-from luminal.core.errors import ModelError
+from luminal.core.errors import InputError, ModelError
 from luminal.frontends.fx.dtypes import to_numpy
-from luminal.frontends.fx.export import Inputs, bind
+from luminal.frontends.fx.export import Inputs, bind, input_names
 
 Variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -65,6 +66,41 @@ def with_loss(
         whole._modules[name] = loss
     whole.forward = called
     return whole, {**given, **wanted}
+
+
+def micro_batch(
+    module: torch.nn.Module, given: Mapping[str, Any], count: int, asked: Mapping[str, int | None]
+) -> tuple[dict[str, Any], list[str]]:
+    """Of example arguments ``given`` by name, those of one of ``count`` micro-batches: the first rows of all that have
+    as many as the first. With them, the names of inputs that have such rows. ``asked`` says of inputs by name whether
+    they have (0) or not (None).
+
+    Raises InputError where ``count`` does not divide them, or there are none.
+    """
+    names = input_names(module, given)
+    unknown = sorted(asked.keys() - set(names))
+    if unknown:
+        raise InputError(
+            f"shard: expected names of inputs, which are {', '.join(names)}, along 'pipeline', found "
+            f"{', '.join(unknown)}; stages are chosen by cost"
+        )
+    values, described = pytree.tree_flatten([*given.values()])
+    ranked = [x for name, x in zip(names, values, strict=True) if _has_axis(x) and asked.get(name, 0) == 0]
+    if not ranked:
+        raise InputError("micro_batches: expected an input with rows of a batch, found none")
+    rows = ranked[0].shape[0]
+    if rows % count:
+        raise InputError(f"micro_batches: expected a number that divides the {rows} rows of a batch, found {count}")
+    cut = [
+        name for name, x in zip(names, values, strict=True)
+        if asked.get(name, 0 if _has_axis(x) and x.shape[0] == rows else None) == 0
+    ]  # fmt: skip
+    parts = [x[: rows // count] if name in cut else x for name, x in zip(names, values, strict=True)]
+    return dict(zip(given, pytree.tree_unflatten(parts, described), strict=True)), cut
+
+
+def _has_axis(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.ndim > 0
 
 
 def _first(result: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from luminal import arguments, artifact, entries, meshes, mixed, pipelines, planning, sharded
+from luminal import arguments, artifact, entries, meshes, mixed, pipelined_training, pipelines, planning, sharded
 from luminal.codegen import interface, render
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
@@ -157,13 +157,18 @@ def compile(
     ranks: list[dict[str, Graph]] = []
     plan: list[str] = []
     cuts: dict[str, Any] = {}
-    staged: pipelines.Pipelined | None = None
+    staged: pipelines.OfStages | None = None
     wholes = graphs
     if mesh is not None and pipelines.is_one(mesh):
         with stages("divide"):
-            staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
+            if isinstance(model, pipelined_training.Entries):
+                model.update(graphs)
+                staged = pipelined_training.staged(model, mesh, shard, link, micro_batches)
+            else:
+                staged = pipelines.staged(graphs, mesh, shard, link, micro_batches)
             graphs, *ranks = map(staged.graphs, staged.ranks)
             plan = staged.explained()
+            cuts = {name: sharded.to_json(state.cuts) for name, state in staged.cuts.items()}
     elif mesh is not None:
         with stages("divide"):
             divided = meshes.divided(graphs, mesh, shard, link)
@@ -182,7 +187,7 @@ def compile(
             program, *others = (staged.joined(each, chosen) for each in (program, *others))
             graphs = wholes
         if mesh is not None:
-            about = {"plan": plan, "sharded": cuts}
+            about = {"plan": plan, "sharded": cuts, **({} if staged is None else {"stages": staged.manifest})}
             program, *others = (replace(p, metadata={**p.metadata, **about}) for p in (program, *others))
     return artifact.opened(
         program, chosen, stages, emulate,

@@ -23,29 +23,25 @@ from luminal.core.mesh import micro_batches as micro
 from luminal.core.mesh import stages
 from luminal.core.mesh.cost import Rates
 from luminal.core.mesh.divide import PIPELINE, Divided
+from luminal.core.mesh.partition import Weight
 from luminal.core.mesh.stages import Staged
-from luminal.core.mesh.traffic import MESSAGE, Traffic, sent
+from luminal.core.mesh.traffic import Traffic, message, sent, times
 from luminal.core.ops import Group
 from luminal.core.rewrite import simplify
 from luminal.core.schedule.program import pipelined
 from luminal.core.schedule.program.ir import Program, TensorSpec
 from luminal.core.schedule.program.spec import check
+from luminal.core.schedule.program.timetable import Action, Passing
 from luminal.core.sizes import largest
 from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class Pipelined:
-    """The entries of a library in stages, for the ranks of a ``mesh``: each as it is divided along the other axes, in
-    how many micro-batches a run computes it, and the names of the inputs and outputs that have rows of the batch; and
-    the stage that keeps each state, or ``EVERY``."""
+class OfStages:
+    """Something in stages, for the ranks of a ``mesh``. Its ``graphs`` are compiled as entries of one program, which
+    ``joined`` makes into that which each rank runs. ``states`` has the stage that keeps each state, or ``EVERY``."""
 
     mesh: Mapping[str, int]
-    micro_batches: int
-    whole: Mapping[str, Divided]
-    staged: Mapping[str, Staged]
-    rows: Mapping[str, frozenset[str]]
-    structures: Mapping[str, Any]
     states: Mapping[str, int]
 
     @property
@@ -63,29 +59,68 @@ class Pipelined:
 
     def graphs(self, rank: int) -> dict[str, Graph]:
         """The graphs of all stages with the weights of the ranks beside ``rank``, one of the first stage."""
-        return {
-            _called(entry, number): stage.of(rank)
-            for entry, staged in self.staged.items()
-            for number, stage in enumerate(staged.stages)
-        }
+        raise NotImplementedError
+
+    def entries(self) -> list[pipelined.Parts]:
+        """The entries, and what they are made of."""
+        raise NotImplementedError
+
+    def explained(self) -> list[str]:
+        """The stages in words, and what a rank of each sends."""
+        raise NotImplementedError
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the manifest says of stages: the number of their ranks, how far apart these are, and the stage that
+        keeps each state."""
+        return {"ranks": self.group.size, "stride": self.group.stride, "states": dict(self.states)}
+
+    @property
+    def cuts(self) -> Mapping[str, Weight]:
+        """The states of which ranks beside each other have parts."""
+        return {}
 
     def joined(self, program: Program, target: Target) -> Program:
         """The program in which each rank runs its stage, of the ``program`` that has all stages as entries.
 
         Raises InputError where micro-batches do not lie as kernels for ``target`` read them.
         """
-        parts = [self._parts(entry) for entry in self.staged]
-        for tensor in (t for each in parts for t in (*each.inputs, *each.outputs) if t.name in each.rows):
-            rows = (sym.floordiv(tensor.shape[0], self.micro_batches), *tensor.shape[1:])
-            size = sym.product(rows) * tensor.dtype.itemsize
-            if target.grid is not None and sym.mod(size, ALIGNMENT) != 0:
-                raise InputError(
-                    f"micro_batches: expected a multiple of {ALIGNMENT} bytes of {tensor.name!r} in each for "
-                    f"{target.name}, found {size}; take fewer micro-batches, or fix sizes"
-                )
-        made = pipelined.joined(program, parts, self.group, tuple(self.mesh.items()), self.states)
+        entries = self.entries()
+        for entry in entries:
+            for tensor in (t for t in (*entry.inputs, *entry.outputs) if t.name in entry.rows):
+                rows = (sym.floordiv(tensor.shape[0], entry.micro_batches), *tensor.shape[1:])
+                size = sym.product(rows) * tensor.dtype.itemsize
+                if target.grid is not None and sym.mod(size, ALIGNMENT) != 0:
+                    raise InputError(
+                        f"micro_batches: expected a multiple of {ALIGNMENT} bytes of {tensor.name!r} in each for "
+                        f"{target.name}, found {size}; take fewer micro-batches, or fix sizes"
+                    )
+        made = pipelined.joined(program, entries, self.group, tuple(self.mesh.items()), self.states)
         check(made)
         return made
+
+
+@dataclass(frozen=True)
+class Pipelined(OfStages):
+    """The entries of a library in stages, for the ranks of a ``mesh``: each as it is divided along the other axes, in
+    how many micro-batches a run computes it, and the names of the inputs and outputs that have rows of the batch."""
+
+    micro_batches: int
+    whole: Mapping[str, Divided]
+    staged: Mapping[str, Staged]
+    rows: Mapping[str, frozenset[str]]
+    structures: Mapping[str, Any]
+
+    def graphs(self, rank: int) -> dict[str, Graph]:
+        """The graphs of all stages with the weights of the ranks beside ``rank``, one of the first stage."""
+        return {
+            _called(entry, number): stage.of(rank)
+            for entry, staged in self.staged.items()
+            for number, stage in enumerate(staged.stages)
+        }
+
+    def entries(self) -> list[pipelined.Parts]:
+        return [self._parts(entry) for entry in self.staged]
 
     def _parts(self, entry: str) -> pipelined.Parts:
         graph, staged, rows = self.whole[entry].graph, self.staged[entry], self.rows[entry]
@@ -98,10 +133,11 @@ class Pipelined:
             entry,
             tuple(tensor(node.attr.name, node) for node in graph.given),
             tuple(tensor(name, node) for name, node in graph.returned),
-            staged.outputs,
+            {name: (stage, pipelined.RUN) for name, stage in staged.outputs.items()},
             rows,
-            tuple(_called(entry, number) for number in range(len(staged.stages))),
-            tuple(pipelined.Passing(c.name, c.source, c.targets) for c in staged.crossings),
+            tuple({pipelined.RUN: _called(entry, number)} for number in range(len(staged.stages))),
+            tuple(tuple(Action(pipelined.RUN, batch) for batch in range(self.micro_batches)) for _ in staged.stages),
+            tuple(Passing(c.name, c.source, c.targets, pipelined.RUN) for c in staged.crossings),
             self.micro_batches,
             self.structures[entry],
         )
@@ -113,15 +149,15 @@ class Pipelined:
         found = {axis: Traffic() for axis in self.mesh}
         for crossing in staged.crossings:
             if crossing.source == stage:
-                found[PIPELINE] += _times(_message(crossing.bytes), count * len(crossing.targets))
+                found[PIPELINE] += times(message(crossing.bytes), count * len(crossing.targets))
         for name, node in self.whole[entry].graph.returned:
             if staged.outputs[name] == stage:
                 runs = count if name in self.rows[entry] else 1
-                found[PIPELINE] += _times(
-                    _message(largest(node.size) * node.dtype.itemsize), runs * (self.group.size - 1)
+                found[PIPELINE] += times(
+                    message(largest(node.size) * node.dtype.itemsize), runs * (self.group.size - 1)
                 )
         for axis, traffic in sent(staged.stages[stage].graph).items():
-            found[axis] += _times(traffic, count)
+            found[axis] += times(traffic, count)
         return found
 
     def explained(self) -> list[str]:
@@ -137,7 +173,7 @@ class Pipelined:
                 states = f" and {held} bytes of states" if self.states else ""
                 lines.append(
                     f"{before}{PIPELINE}: stage {number} has {seconds / total:.0%} of the work and {weights} bytes of "
-                    f"weights{states}{_span(stage.graph)}"
+                    f"weights{states}{span(stage.graph)}"
                 )
                 for axis, traffic in self.sent(entry, number).items():
                     lines.append(
@@ -151,14 +187,6 @@ def _called(entry: str, stage: int) -> str:
     return f"{entry}, stage {stage}"
 
 
-def _message(size: int) -> Traffic:
-    return Traffic(-(-size // MESSAGE), size)
-
-
-def _times(traffic: Traffic, count: int) -> Traffic:
-    return Traffic(traffic.messages * count, traffic.bytes * count)
-
-
 def _cuts(part: Divided) -> Iterator[str]:
     """How named weights lie along the other axes."""
     for node, name in part.graph.names.items():
@@ -167,7 +195,7 @@ def _cuts(part: Divided) -> Iterator[str]:
             yield f"{name}: {', '.join(f'{cut} along {group.axis}' for group, cut in cuts)}"
 
 
-def _span(graph: Graph) -> str:
+def span(graph: Graph) -> str:
     """From which source operator to which a stage goes, in words."""
     order = traverse.topological(graph.roots)
     named = [graph.origins[node] for node in order if graph.origins.get(node) and node.op.kind is not ops.Kind.SOURCE]
@@ -218,7 +246,7 @@ def staged(
     joined, rates = meshes.parse_link(link), Rates()
     cut, states = stages.cut(whole, mesh[PIPELINE], micro_batches, joined, rates)
     structures = {entry: graph.structure for entry, graph in graphs.items()}
-    return Pipelined(mesh, micro_batches, whole, cut, rows, structures, states)
+    return Pipelined(mesh, states, micro_batches, whole, cut, rows, structures)
 
 
 def _ends(graph: Graph) -> dict[str, Node]:

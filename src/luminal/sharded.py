@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,11 +33,12 @@ _RANKS, _RANK, _CUTS, CALLS = "ranks", "rank", "cuts", "calls"  # what a file sa
 @dataclass(frozen=True)
 class Sharding:
     """How the states of a library lie on ``ranks``, of which this process is number ``rank``: those of which a rank has
-    a part have ``cuts``."""
+    a part have ``cuts``, and those that the ranks of one stage of a pipeline have a first rank in ``firsts``."""
 
     ranks: int
     rank: int
     cuts: Mapping[str, Cuts]
+    firsts: Mapping[str, int] = field(default_factory=dict)
 
     def part(self, name: str, whole: Array) -> Array:
         """This rank's part of a state. Raises InputError where it cannot be split so."""
@@ -51,7 +52,7 @@ class Sharding:
     def is_first(self, name: str) -> bool:
         """Whether no rank before this one has the same part."""
         at = sum(self.rank // group.stride % group.size * group.stride for group, _ in self.cuts.get(name, ()))
-        return at == self.rank
+        return at + self.firsts.get(name, 0) == self.rank
 
     def save(self, path: Path, values: Mapping[str, Array], calls: int, said: Mapping[str, str]) -> None:
         """Write this rank's file. Raises InputError where it cannot be written."""

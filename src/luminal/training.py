@@ -11,12 +11,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import api, checkpoint, entries, launch, meshes, not_a_number, optim, sharded, structure, tensors
+from luminal import (
+    api,
+    checkpoint,
+    entries,
+    launch,
+    meshes,
+    not_a_number,
+    optim,
+    pipelined_training,
+    pipelines,
+    sharded,
+    structure,
+    tensors,
+)
 from luminal.codegen import interface
 from luminal.core import config, derivative, training
 from luminal.core.decompose import losses, random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node, constant
+from luminal.core.mesh.divide import PIPELINE
+from luminal.core.ops import EVERY
 from luminal.core.training import Parameter, Plan
 from luminal.module import Module
 from luminal.optim import Optimizer
@@ -81,8 +96,7 @@ class Training:
         found = entry.run(values)
         if self.check_nan and np.isnan(next(iter(found.values()))).any():
             self.load_state(before)
-            assert entry.graph is not None
-            if entry.graph.mesh:
+            if entry.graph is None or "mesh" in self.module.manifest:
                 raise FloatingPointError(
                     "the loss is NaN: compile the step without a mesh to see which operator made it"
                 )
@@ -110,7 +124,13 @@ class Training:
         return np.ascontiguousarray(rates)
 
     def eval(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's outputs, in evaluation mode, on the present parameters."""
+        """The model's outputs, in evaluation mode, on the present parameters. Raises InputError where a pipeline has
+        these."""
+        if "stages" in self.module.manifest:
+            raise InputError(
+                "eval: no rank of a pipeline has all parameters: save, and load into a step that is compiled without "
+                "stages"
+            )
         return self.module[EVAL](*args, **kwargs)
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -119,7 +139,7 @@ class Training:
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all that the steps change, by name: parameters and buffers under the module's names, what the
         optimiser keeps of a parameter under ``PARAMETER.WHAT``, counts of steps under ``optimizer.step``. On a mesh a
-        rank has its part of some, as ``module.explain()`` says."""
+        rank has its part of some, as ``module.explain()`` says, and in a pipeline those of its stage."""
         return self.module.state
 
     def load_state(self, values: Mapping[str, Any]) -> None:
@@ -179,7 +199,10 @@ class Training:
         ranks, rank = math.prod(manifest["mesh"].values()), launch.rank()
         if rank is None:
             raise InputError(f"this step of training is for {ranks} ranks: start the program with `mpirun -n {ranks}`")
-        return Sharding(ranks, rank, {name: sharded.from_json(rows) for name, rows in manifest["sharded"].items()})
+        cuts = {name: sharded.from_json(rows) for name, rows in manifest["sharded"].items()}
+        stages = manifest.get("stages", {"states": {}, "stride": 0})
+        firsts = {name: stage * stages["stride"] for name, stage in stages["states"].items() if stage != EVERY}
+        return Sharding(ranks, rank, cuts, firsts)
 
     def _own(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What this rank has of whole states."""
@@ -196,9 +219,13 @@ class Training:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes that a run takes, known before the first: ``state``, and of each entry the peak of all other values at
-        the upper bounds of sizes."""
-        sizes = [math.prod(n for n in s.shape if isinstance(n, int)) for s in self.module.interface.states]
-        state = sum(n * s.dtype.itemsize for n, s in zip(sizes, self.module.interface.states, strict=True))
+        the upper bounds of sizes. In a pipeline it is those of the ranks that need most."""
+        stages = self.module.manifest.get("stages", {"states": {}})["states"]
+        held = dict.fromkeys(sorted({EVERY, *stages.values()}), 0)
+        for s in self.module.interface.states:
+            size = math.prod(n for n in s.shape if isinstance(n, int)) * s.dtype.itemsize
+            held[stages.get(s.name, EVERY)] += size
+        state = held.pop(EVERY) + max(held.values(), default=0)
         return {"state": state, **{entry["name"]: entry["arena_bytes"] for entry in self.module.manifest["entries"]}}
 
     # ---- PyTorch -----------------------------------------------------------------------------------------------------
@@ -207,11 +234,12 @@ class Training:
         """Put everything, bit for bit, into the PyTorch module and optimiser: parameters and buffers, and what the
         optimiser keeps of them. Without arguments, they are those that the step was compiled for."""
         places, module, optimizer = self._torch(module, optimizer)
-        parts = self.module.manifest.get("sharded")
-        if parts:
+        manifest = self.module.manifest
+        parts = manifest.get("sharded")
+        if parts or "stages" in manifest:
+            has = f"a part of {next(iter(parts))!r} and others" if parts else "the parameters of its stage alone"
             raise InputError(
-                f"write_back: a rank has a part of {next(iter(parts))!r} and others: save, and load into a step that "
-                "is compiled without a mesh"
+                f"write_back: a rank has {has}: save, and load into a step that is compiled without a mesh"
             )
         state = {name: tensors.to_torch(array) for name, array in self.state.items()}
         found = _tensors(module)
@@ -236,7 +264,7 @@ class Training:
         """Take everything from the PyTorch module and optimiser: the opposite of ``write_back``."""
         places, module, optimizer = self._torch(module, optimizer)
         found = _tensors(module)
-        state = self.state
+        state = {s.name: s for s in self.module.interface.states}
         values: dict[str, Any] = {name: found[key].detach() for name, key in places.tensors.items()}
         zeros: dict[str, Any] = {}
         for number, names in enumerate(places.groups if optimizer is not None else ()):
@@ -246,7 +274,8 @@ class Training:
                 empty = not kept or any(kept.get(what) is None for what in places.kept[name])
                 for what in places.kept[name]:
                     if empty:
-                        zeros[f"{name}.{what}"] = np.zeros_like(state[f"{name}.{what}"])
+                        like = state[f"{name}.{what}"]
+                        zeros[like.name] = np.zeros(tuple(like.shape), like.dtype)
                     else:
                         values[f"{name}.{what}"] = kept[what].detach()
                 counts.add(0 if empty else int(kept.get(STEP, 1)))
@@ -332,17 +361,26 @@ def compile_training(
     ``clip_norm`` and ``clip_value`` bound gradients as ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do.
     With ``accumulate`` a step is taken by the mean gradient of so many calls. ``dims``, ``constants``, ``name``,
     ``seed`` (of dropout) and further ``options`` are those of ``luminal.compile``; ``precision="bf16"`` rounds what
-    products read and leaves parameters float32.
+    products read and leaves parameters float32. Along the axis ``pipeline`` of a ``mesh``, ranks have stages, which go
+    forward and backward with ``micro_batches``, parts of the rows of a call, in turn; the step is taken by the mean of
+    their gradients (see ``luminal.pipelined_training``).
 
     Raises InputError for an optimiser that luminal has no rule for, a parameter that is none of the module's or holds
-    no floats, a loss that is not one float, and limits that are not positive; UnsupportedError where an operator cannot
-    be compiled or has no gradient, with its place in the model.
+    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: states of
+    the model's own, rows that ``micro_batches`` do not divide, more stages than steps; UnsupportedError where an
+    operator cannot be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
-    meshes.check_no_stages(mesh)
     options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
-    same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name}
+    batches = pipelines.check_micro_batches(options.get("micro_batches", 1), mesh)
+    cut = None if mesh is None or not pipelines.is_one(mesh) else (batches, _rows_asked(shard, mesh))
+    if cut is not None and accumulate > 1:
+        raise InputError(
+            f"accumulate: expected 1 along {PIPELINE!r}, found {accumulate}: gradients of micro-batches are added up; "
+            "give a step as many more rows, and take as many times micro_batches"
+        )
+    same: dict[str, Any] = {"dims": dims, "constants": constants, "name": name, "cut": cut}
     if api.is_module(model):
         if isinstance(loss, str):
             raise InputError("loss: a PyTorch module takes a function, found the name of one")
@@ -352,6 +390,10 @@ def compile_training(
     else:
         if inputs is not None or targets:
             raise InputError("training: an ONNX model says what its inputs are; leave out examples of them")
+        if batches > 1:
+            raise InputError(
+                f"micro_batches: expected 1 for an ONNX model, whose graph has the size of its batch, found {batches}"
+            )
         made, described, plan = _of_onnx(model, loss, optimizer, trainable, outputs, plan, same)
         places = None
     compiled = api.compile(made, name=made[TRAIN].name, seed=seed, **options)
@@ -376,6 +418,9 @@ def _of_module(
         optimizer = optim.of_torch(optimizer, {id(parameter): key for key, parameter in named.items()})
     plan, groups = _grouped(plan, optimizer, [key for key, p in named.items() if p.requires_grad], list(named))
     whole, given = stepping.with_loss(module, loss, example, targets, outputs)
+    rows: Collection[str] = ()
+    if same["cut"] is not None:
+        given, rows = stepping.micro_batch(whole, given, *same["cut"])
     states = {key: key if key not in given else f"{key}.parameter" for key in groups}
     shared = stepping.aliases(module, states)
     known = {
@@ -405,13 +450,39 @@ def _of_module(
         if state in inputs
     ]
     step = training.step(graph, parameters, plan)
+    made = _entries(step, graph, parameters, plan, evaluated, rows, same["cut"])
     keys = {state: key for key, state in states.items() if state in inputs}
     by_group = [
         [state for state, key in keys.items() if groups[key] == number and state in step.kept]
         for number in range(len(plan.groups))
     ]
     places = Places({**keys, **{buffer: buffer for buffer in buffers}}, by_group, step.kept)
-    return {**step.entries, EVAL: training.reading(evaluated, parameters)}, graph.structure, places, plan
+    return made, graph.structure, places, plan
+
+
+def _entries(
+    step: training.Step, graph: Graph, parameters: Sequence[Parameter], plan: Plan, evaluated: Graph,
+    rows: Collection[str], cut: tuple[int, Mapping[str, int | None]] | None,
+) -> dict[str, Graph]:  # fmt: skip
+    """The entries of a step; in stages, one that is made of the ``graph`` of the loss of a micro-batch, where ``rows``
+    are the inputs that have rows of the batch, and so have outputs with as many."""
+    if cut is None:
+        return {**step.entries, EVAL: training.reading(evaluated, parameters)}
+    batch = {node.shape[0]: node.attr.name for node in graph.given if node.attr.name in rows}
+    for extent, name in batch.items():
+        if cut[0] > 1 and not isinstance(extent, int):
+            raise InputError(
+                f"micro_batches: expected a fixed number of rows of {name!r}, found {extent}; leave it out of dims"
+            )
+    named = {*rows, *(name for name, node in graph.returned[1:] if node.shape and node.shape[0] in batch)}
+    recipe = pipelined_training.Recipe(graph, parameters, plan, frozenset(named) if cut[0] > 1 else frozenset())
+    return pipelined_training.Entries(step.entries, TRAIN, recipe)
+
+
+def _rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
+    """Of inputs that ``shard`` names along the axis of stages, whether they have rows of the batch."""
+    asked = meshes.parse_shard(shard, mesh)
+    return {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
 
 
 def _of_onnx(
@@ -449,7 +520,7 @@ def _of_onnx(
     by_name = {node.attr.name: node for node in whole.given}
     parameters = [Parameter(by_name[key], values[key], groups[key]) for key in groups]
     step = training.step(graph, parameters, plan)
-    return {**step.entries, EVAL: training.reading(whole, parameters)}, {}, plan
+    return _entries(step, graph, parameters, plan, whole, (), same["cut"]), {}, plan
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -52,9 +52,10 @@ def run(
     seed: int | None = None,
     run_kernel: RunKernel = interpreter.run,
     exchange: exchanges.Exchange = exchanges.alone,
+    states: dict[str, Array] | None = None,
 ) -> dict[str, Array]:
     """The outputs of an entry, by default the first, by name; ``dims`` are the sizes of the dimensions. States have
-    their initial values.
+    their initial values, or those in ``states``, by name, which gets what the run leaves.
 
     With a ``seed``, each share of a phase runs through all its steps before the next begins, in a random order: as far
     apart as threads can drift. ``exchange`` is how a rank of a mesh exchanges data with the others
@@ -66,13 +67,15 @@ def run(
     arena = _fresh(entry.arena_size)
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
-    memory |= {held.buffer: _initial(program, held) for held in program.states}
+    states = {} if states is None else states
+    memory |= {held.buffer: states.get(held.buffer, _initial(program, held)) for held in program.states}
     sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
     state = _Run(program, sizes, arena, memory, seed, run_kernel, exchange)
     for tensor in entry.outputs:
         count = state.size(sym.product(tensor.shape))
         memory[tensor.buffer] = _fresh(count * tensor.dtype.itemsize).view(tensor.dtype.numpy)
     state.region(entry.region)
+    states |= {held.buffer: memory[held.buffer] for held in program.states}
     return {
         t.name: memory[t.buffer][: state.size(sym.product(t.shape))].reshape([state.size(d) for d in t.shape])
         for t in entry.outputs

@@ -424,6 +424,14 @@ class Program:
         return found
 
 
+def place_of(program: Program, name: str) -> Buffer:
+    """The buffer that holds ``name``."""
+    buffer = program.buffer(name)
+    while buffer.space == "part":
+        buffer = program.buffer(buffer.whole)
+    return buffer
+
+
 def inner(step: Step) -> tuple[Region, ...]:
     """The regions that a step holds."""
     match step:

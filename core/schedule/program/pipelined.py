@@ -1,13 +1,9 @@
 """A pipeline: entries that are stages of a model become one entry, in which each rank runs its own stage for one
 micro-batch after the other.
 
-A rank's part of a run is a list of steps. Stage s computes micro-batch m in tick m + s, and then begins to send what it
-made. In the same tick, before it computes, a rank begins to receive what is sent to it, for the next micro-batch; so
-what passes between stages is under way while another micro-batch is computed, and has a place on either side for each.
-What the stages give is sent to all ranks, as outputs are whole on each.
-
-All ranks begin transfers in one order: by the tick, then by the stage that sends. So none waits for another in a
-circle, even where a device carries out one transfer after the other, as streams of GPUs do.
+A rank's part of a run is a list of steps: those of its actions, as ``timetable`` has them, and between them transfers
+that begin and waits for those that have to end. What the stages give is sent to all ranks, as outputs are whole on
+each.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from luminal.core import symbolic as sym
 from luminal.core.data import Renamed
@@ -41,35 +37,51 @@ from luminal.core.schedule.program.ir import (
     Wait,
     aligned,
     numbered,
+    place_of,
 )
+from luminal.core.schedule.program.timetable import Action, Moment, Passing, Tasks, Timetable
 
-SENT = 2  # places of what a stage sends: one is written while the other is under way
-
-
-@dataclass(frozen=True)
-class Passing:
-    """A value that stage ``source`` sends to ``targets`` for each micro-batch: an output and inputs of that name."""
-
-    name: str
-    source: int
-    targets: tuple[int, ...]
+RUN = "run"  # the one task of a stage that infers
 
 
 @dataclass(frozen=True)
 class Parts:
-    """An entry to be made of the entries ``stages``: what its callers give and get, and of each output the stage that
-    gives it. Tensors whose names are in ``rows`` are handed to the stages in ``micro_batches`` parts along the first
-    axis, the others as they are."""
+    """An entry to be made of others: what its callers give and get, and of each output the stage and the task that give
+    it. ``stages`` has for each stage the name of the entry for a task, ``actions`` what it does. Tensors whose names
+    are in ``rows`` are handed to tasks of micro-batches in ``micro_batches`` parts along the first axis, the others as
+    they are. The states ``held`` last for a run alone, and lie where its values do."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    given_by: Mapping[str, int]
+    given_by: Mapping[str, tuple[int, str]]
     rows: frozenset[str]
-    stages: tuple[str, ...]
+    stages: tuple[Mapping[str, str], ...]
+    actions: tuple[tuple[Action, ...], ...]
     passing: tuple[Passing, ...]
     micro_batches: int
     structure: Any = None
+    held: frozenset[str] = frozenset()
+
+    def timetable(self, entries: Mapping[str, Entry]) -> Timetable:
+        """When the stages do what, where ``entries`` has those that this is made of, by name."""
+        ends = {tensor.name for tensor in (*self.inputs, *self.outputs)}
+
+        def names(tensors: Sequence[TensorSpec]) -> tuple[str, ...]:
+            return tuple(tensor.name for tensor in tensors if tensor.name not in ends)
+
+        return Timetable(
+            tuple(
+                Tasks(
+                    actions,
+                    {task: names(entries[entry].inputs) for task, entry in tasks.items()},
+                    {task: names(entries[entry].outputs) for task, entry in tasks.items()},
+                )
+                for tasks, actions in zip(self.stages, self.actions, strict=True)
+            ),
+            self.passing,
+            tuple((*self.given_by[tensor.name], tensor.name in self.rows) for tensor in self.outputs),
+        )
 
 
 def joined(
@@ -77,7 +89,8 @@ def joined(
     states: Mapping[str, int],
 ) -> Program:  # fmt: skip
     """``program`` with ``entries`` in the place of those that they are made of, for the ranks of ``mesh``, of which
-    those along ``group`` have the stages; ``states`` has the stage that keeps each, or ``EVERY``."""
+    those along ``group`` have the stages; ``states`` has the stage that keeps each, or ``EVERY``, but for those that
+    last for a run alone."""
     found = _Joined(program, group)
     kept = found.states(states)
     made = tuple(found.entry(parts) for parts in entries)
@@ -91,20 +104,6 @@ def joined(
         mesh=mesh,
         pipeline=Pipeline(group, found.homes, states),
     )
-
-
-class Moment(NamedTuple):
-    """When a transfer begins, among all: the tick, the stage that sends, the number of the value, the receiver."""
-
-    tick: int
-    source: int
-    what: int
-    to: int
-
-    @property
-    def batch(self) -> int:
-        """The number of the micro-batch."""
-        return self.tick - self.source
 
 
 @dataclass
@@ -123,7 +122,11 @@ class _Joined:
         outputs = tuple(self._tensor(tensor, "output") for tensor in parts.outputs)
         ends = {tensor.name: tensor.buffer for tensor in (*inputs, *outputs)}
         entries = {entry.name: entry for entry in self.program.entries}
-        stages = [_Stage(self, parts, k, entries[name], ends) for k, name in enumerate(parts.stages)]
+        times = parts.timetable(entries)
+        stages = [
+            _Stage(self, parts, times, k, {task: entries[name] for task, name in tasks.items()}, ends)
+            for k, tasks in enumerate(parts.stages)
+        ]
         regions = tuple(stage.region() for stage in stages)
         size = max(stage.end for stage in stages)
         whole = Region((Stages(self.group, regions),))
@@ -134,7 +137,8 @@ class _Joined:
         ends = [0] * self.group.size
         kept: list[State] = []
         # What every stage has comes first, so that it is at one place.
-        for state in sorted(self.program.states, key=lambda state: homes[state.buffer] != EVERY):
+        lasting = [state for state in self.program.states if state.buffer in homes]
+        for state in sorted(lasting, key=lambda state: homes[state.buffer] != EVERY):
             home = homes[state.buffer]
             buffer = replace(self.program.buffer(state.buffer), offset=ends[max(home, 0)])
             self.buffers[buffer.name] = buffer
@@ -172,53 +176,54 @@ class _Stage:
 
     whole: _Joined
     parts: Parts
+    times: Timetable
     number: int
-    entry: Entry
+    entries: Mapping[str, Entry]  # by task
     ends: Mapping[str, str]  # the buffers of callers' tensors, by their names
     end: int = 0
     names: dict[str, str] = field(default_factory=dict)  # the new names of the stage's own buffers
     named: dict[tuple[str, int], str] = field(default_factory=dict)  # places of passing values, parts of tensors
+    taken: dict[str, int] = field(default_factory=dict)  # how many places a value has
 
     def __post_init__(self) -> None:
-        self.end = aligned(self.entry.arena_size)
-        self.sent = [p for p in self.parts.passing if p.source == self.number]
-        self.received = [p for p in self.parts.passing if self.number in p.targets]
+        self.end = aligned(max(entry.arena_size for entry in self.entries.values()))
         inner = (step.ticket + 1 for e in self.whole.program.entries for step in _exchanges(e.region))
         self.first = max(inner, default=0)
 
     def region(self) -> Region:
-        """All steps of a run, with the phases of the stage for each micro-batch."""
-        count = self.parts.micro_batches
+        """All steps of a run, with the phases of the stage's entries for each action."""
         steps: list[Step] = []
         phases: list[Phase] = []
         waiting = deque(self._transfers())
-        begun: dict[Moment, Transfer] = {}
+        begun: list[Transfer] = []
 
         def begin(end: tuple[int, int]) -> None:
             """Begins the transfers before a tick and a stage."""
             while waiting and waiting[0][0][:2] < end:
-                moment, transfer = waiting.popleft()
+                _, transfer = waiting.popleft()
                 steps.append(transfer)
-                begun[moment] = transfer
+                begun.append(transfer)
 
-        def wait(due: Sequence[Moment]) -> None:
-            for moment in due:
-                step = begun.pop(moment)
+        def wait(due: Sequence[Transfer]) -> None:
+            for step in due:
+                begun.remove(step)
                 steps.append(Wait(step.ticket, step.arguments))
 
-        values = len(self.parts.passing)  # behind which outputs are numbered
-        for batch in range(count):
-            tick = batch + self.number
+        for (task, batch), tick in zip(
+            self.times.stages[self.number].actions, self.times.ticks[self.number], strict=True
+        ):
+            entry = self.entries[task]
             begin((tick, self.number))
-            # What this micro-batch reads has come, and what is in the place of what it writes has gone.
-            last = {False: batch, True: batch - SENT}
-            wait([m for m in begun if m.what < values and m.batch <= last[m.source == self.number]])
-            names = self._arguments(batch)
+            names = self._arguments(entry, batch)
+            # What the action reads has come, and what is in the place of what it writes has gone.
+            read = {names[tensor.buffer] for tensor in entry.inputs}
+            written = {self._name(name, names) for name in self._written(entry)}
+            wait([t for t in begun if t.buffer in (written if t.attr.sends else read)])
             shift = len(steps)
-            steps += [self._renamed(step, names) for step in self.entry.region.steps]
-            phases += self._phases(self.entry.region, names, shift)
+            steps += [self._renamed(step, names) for step in entry.region.steps]
+            phases += self._phases(entry.region, names, shift)
             begin((tick, self.number + 1))
-        begin((count + len(self.parts.stages), 0))
+        begin((max(map(max, self.times.ticks)) + 1, len(self.parts.stages)))
         wait(list(begun))
         return Region(tuple(steps), tuple(phases))
 
@@ -226,51 +231,64 @@ class _Stage:
 
     def _transfers(self) -> list[tuple[Moment, Transfer]]:
         """What this rank sends and receives, in the order in which it begins that."""
-        parts, ticket = self.parts, self.first
+        parts, values = self.parts, len(self.parts.passing)
+        tickets = self._tickets()
         found: list[tuple[Moment, Transfer]] = []
-        for what, p in enumerate(parts.passing):
+        for sent in self.times.transfers:
+            moment, batch = sent.moment, sent.batch
+            if self.number not in (moment.source, moment.to):
+                continue
+            first, count = tickets[moment.what, moment.to]
+            if moment.what < values:
+                p = parts.passing[moment.what]
+                turn = 0 if p.once else self.times.order(p.source, p.name).index(batch)
+                is_state = p.state and self.number == p.source
+                buffer = self._name(p.state, {}) if is_state else self._place(p.name, batch)
+            else:
+                turn, buffer = batch or 0, self._part(parts.outputs[moment.what - values], batch)
+            sends = moment.source == self.number
+            peer = moment.to if sends else moment.source
+            passed = Passed(self.whole.group, peer, sends, first + turn % count)
+            found.append((moment, Transfer(passed, buffer)))
+        return found
+
+    def _tickets(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """By the number of a value and the receiver, the first ticket and how many there are: as many as transfers may
+        be under way at once."""
+        ticket, found = self.first, {}
+        for what, p in enumerate(self.parts.passing):
             for to in p.targets:
-                places = to - p.source + 1  # in time, the receiver is so many micro-batches behind
-                if self.number in (p.source, to):
-                    for batch in range(parts.micro_batches):
-                        moment = Moment(batch + p.source, p.source, what, to)
-                        place = batch % (SENT if p.source == self.number else places)
-                        passed = self._passed(p.source, to, ticket + batch % places)
-                        found.append((moment, Transfer(passed, self._place(p.name, place))))
-                ticket += places
-        for number, tensor in enumerate(parts.outputs):
-            by = parts.given_by[tensor.name]
-            # What is the same in all micro-batches is sent after the last one.
-            sent = range(0 if tensor.name in parts.rows else parts.micro_batches - 1, parts.micro_batches)
-            for to in range(len(parts.stages)):
-                if to != by and self.number in (by, to):
-                    for batch in sent:
-                        moment = Moment(batch + by, by, len(parts.passing) + number, to)
-                        passed = self._passed(by, to, ticket + batch)
-                        found.append((moment, Transfer(passed, self._part(tensor, batch))))
-                ticket += parts.micro_batches
-        return sorted(found, key=lambda pair: pair[0])
+                count = 1 if p.once else max(self.times.places(k, p.name) for k in (p.source, to))
+                found[what, to] = ticket, count
+                ticket += count
+        for number in range(len(self.parts.outputs)):
+            for to in range(len(self.parts.stages)):
+                found[len(self.parts.passing) + number, to] = ticket, self.parts.micro_batches
+                ticket += self.parts.micro_batches
+        return found
 
-    def _passed(self, source: int, to: int, ticket: int) -> Passed:
-        sends = source == self.number
-        return Passed(self.whole.group, to if sends else source, sends, ticket)
-
-    def _place(self, name: str, place: int) -> str:
-        """One of the buffers of a value that passes between stages."""
+    def _place(self, name: str, batch: int | None) -> str:
+        """The buffer of a value of a micro-batch."""
+        if name not in self.taken:
+            self.taken[name] = self.times.places(self.number, name)
+        place = self.times.order(self.number, name).index(batch) % self.taken[name]
         if (name, place) not in self.named:
-            tensor = next(t for t in (*self.entry.inputs, *self.entry.outputs) if t.name == name)
-            buffer = self.whole.program.buffer(tensor.buffer)
-            origins = buffer.origins
-            new = Buffer(name, buffer.dtype, buffer.shape, buffer.order, "arena", self.end, buffer.size, origins)
-            self.named[name, place] = self.whole.add(new)
-            self.end += aligned(buffer.size)
+            tensors = (t for entry in self.entries.values() for t in (*entry.inputs, *entry.outputs) if t.name == name)
+            buffer = self.whole.program.buffer(next(tensors).buffer)
+            self.named[name, place] = self._lasting(replace(buffer, name=name))
         return self.named[name, place]
 
-    def _part(self, tensor: TensorSpec, batch: int) -> str:
+    def _lasting(self, buffer: Buffer) -> str:
+        """A new buffer like ``buffer`` behind what the actions use for themselves."""
+        new = self.whole.add(replace(buffer, space="arena", offset=self.end))
+        self.end += aligned(buffer.size)
+        return new
+
+    def _part(self, tensor: TensorSpec, batch: int | None) -> str:
         """The buffer of a caller's tensor for a micro-batch."""
         whole = self.ends[tensor.name]
         count = self.parts.micro_batches
-        if count == 1 or tensor.name not in self.parts.rows:
+        if count == 1 or batch is None or tensor.name not in self.parts.rows:
             return whole
         name = f"{whole}[{batch}]"
         if name not in self.whole.buffers:
@@ -282,14 +300,26 @@ class _Stage:
 
     # ---- the steps of the stage ------------------------------------------------------------------------------------
 
-    def _arguments(self, batch: int) -> dict[str, str]:
-        """The buffers that the tensors of the stage's entry are in for a micro-batch."""
-        places = {p.name: batch % (self.number - p.source + 1) for p in self.received}
-        places |= {p.name: batch % SENT for p in self.sent}
+    def _arguments(self, entry: Entry, batch: int | None) -> dict[str, str]:
+        """The buffers that the tensors of an entry of the stage are in for a micro-batch."""
         return {
-            t.buffer: self._place(t.name, places[t.name]) if t.name in places else self._part(t, batch)
-            for t in (*self.entry.inputs, *self.entry.outputs)
+            t.buffer: self._part(t, batch)
+            if t.name in self.ends
+            else self._place(t.name, self.times.instance(t.name, batch))
+            for t in (*entry.inputs, *entry.outputs)
         }
+
+    def _written(self, entry: Entry) -> set[str]:
+        """The results of an entry, and the states that it writes."""
+        found = {tensor.buffer for tensor in entry.outputs}
+        for step in numbered(entry.region):
+            arguments = step.arguments
+            if isinstance(step, Launch):
+                arrays = self.whole.program.kernels[step.kernel].nest.arrays
+                arguments = tuple(n for n, array in zip(arguments, arrays, strict=True) if array.written)
+            places = (place_of(self.whole.program, name) for name in arguments)
+            found |= {place.name for place in places if place.space == "state"}
+        return found
 
     def _name(self, name: str, names: dict[str, str]) -> str:
         """The new name of a buffer of the stage's entry; ``names`` has those of its tensors, and takes those of their
@@ -299,6 +329,10 @@ class _Stage:
         buffer = self.whole.program.buffer(name)
         if buffer.space == "constant":
             return self.whole.constant(name, self.number)
+        if buffer.space == "state" and name in self.parts.held:
+            if name not in self.names:
+                self.names[name] = self._lasting(buffer)
+            return self.names[name]
         if buffer.space == "state":
             return name
         if buffer.space == "part":

@@ -36,6 +36,7 @@ from luminal.core.schedule.program.ir import (
     launches,
     measured,
     numbered,
+    place_of,
 )
 from luminal.core.sizes import solve
 
@@ -85,7 +86,7 @@ def _check_pipeline(program: Program) -> None:
             for stage, region in enumerate(step.regions) if isinstance(step, Stages) else ():
                 used = {name for each in numbered(region) for name in _used(each)}
                 used |= {each.fetch.buffer for each in launches(region) if each.fetch is not None}
-                places = {_place(program, name).name for name in used}
+                places = {place_of(program, name).name for name in used}
                 others = sorted(name for name in places & homes.keys() if not pipeline.has(homes[name], stage))
                 _expect(not others, f"entry {entry.name}, stage {stage}: it reads {', '.join(others)} of others")
 
@@ -161,7 +162,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
     written = before
 
     def read(name: str) -> None:
-        place = _place(program, name)
+        place = place_of(program, name)
         known = place.space not in ("arena", "share") or name in written or place.name in written
         _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
 
@@ -180,7 +181,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                         read(name)
                 names = {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
                 _expect(not names & touched, f"entry {entry.name}: what is being exchanged is written to")
-                written |= names | {_place(program, name).name for name in names}
+                written |= names | {place_of(program, name).name for name in names}
             case HostCall():
                 _check_call(program, entry, step)
                 *operands, result = step.arguments
@@ -203,7 +204,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 known = begun is not None and begun.arguments == step.arguments
                 _expect(known, f"entry {entry.name}: no exchange has begun that is waited for by {step.ticket}")
                 names = set(_results(begun)) if begun is not None else set()
-                written |= names | {_place(program, name).name for name in names}
+                written |= names | {place_of(program, name).name for name in names}
             case Loop():
                 for first, _ in step.carried:
                     read(first)
@@ -264,7 +265,7 @@ def _check_call(program: Program, entry: Entry, step: HostCall) -> None:
     buffers = [program.buffer(name) for name in step.arguments]
     *operands, result = [buffer.dtype for buffer in buffers]
     if step.function in (TAKE, GIVE):
-        kinds = [(_place(program, name).space, program.buffer(name).dtype.is_text) for name in step.arguments]
+        kinds = [(place_of(program, name).space, program.buffer(name).dtype.is_text) for name in step.arguments]
         outside = ("input", True) if step.function == TAKE else ("output", True)
         _expect(outside in kinds and len(kinds) == 2 and kinds[0][1] and kinds[1][1], f"{where}: of {kinds}")
         return
@@ -304,24 +305,16 @@ def _check_entry(program: Program, entry: Entry) -> None:
             if buffer.space == "arena":
                 _expect(buffer.offset + buffer.size <= entry.arena_size, f"{where}: {name} ends behind the arena")
             if array.written:
-                place = _place(program, name)
+                place = place_of(program, name)
                 _expect(
                     place.space in ("output", "arena", "state", "share"),
                     f"{where}: {name} is written, but lies in {place.space}",
                 )
-        buffers = [_place(program, name) for name in step.arguments]
+        buffers = [place_of(program, name) for name in step.arguments]
         for i, array in enumerate(arrays):
             # Kernels take restrict pointers, so that loads need not wait for stores.
             shared = [b.name for j, b in enumerate(buffers) if array.written and j != i and _overlap(buffers[i], b)]
             _expect(not shared, f"{where}: {buffers[i].name}, which the step writes, overlaps {', '.join(shared)}")
-
-
-def _place(program: Program, name: str) -> Buffer:
-    """The buffer that holds ``name``."""
-    buffer = program.buffer(name)
-    while buffer.space == "part":
-        buffer = program.buffer(buffer.whole)
-    return buffer
 
 
 def _wholes(program: Program, name: str) -> Iterator[str]:
@@ -335,7 +328,7 @@ def _wholes(program: Program, name: str) -> Iterator[str]:
 def _check_fetch(program: Program, entry: Entry, step: Launch) -> None:
     """A launch fetches from within a constant, and only if its kernel can fetch."""
     if step.fetch is not None:
-        where, place = f"entry {entry.name}: {step.fetch.buffer} is fetched", _place(program, step.fetch.buffer)
+        where, place = f"entry {entry.name}: {step.fetch.buffer} is fetched", place_of(program, step.fetch.buffer)
         _expect(place.space == "constant", f"{where}, but lies in {place.space}")
         _expect(0 <= step.fetch.first < place.size, f"{where} from byte {step.fetch.first} of {place.size}")
         _expect(program.kernels[step.kernel].fetches, f"{where} by a kernel that fetches nothing")
@@ -349,7 +342,7 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
     for number, step in enumerate(region.steps):
         for nested in inner(step):
             _check_phases(program, entry, nested)
-        for name in (_place(program, name).name for name in _used(step)):
+        for name in (place_of(program, name).name for name in _used(step)):
             if program.buffer(name).space == "share":
                 _expect(
                     (name, number) in portions,
@@ -372,7 +365,7 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
             _expect(portion.length > 0, f"{where}: portions of {name} have {portion.length} elements")
             _expect(phase.linked, f"{where}: portions of {name}, but no share goes through all steps at once")
         _check_portions(program, where, phase, steps)
-        buffers = {_place(program, name) for step in steps for name in step.arguments}
+        buffers = {place_of(program, name) for step in steps for name in step.arguments}
         shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")
 
@@ -385,7 +378,7 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
     """Portions that a share needs at once do not overlap."""
     lives: dict[str, tuple[int, int]] = {}
     for number, step in enumerate(steps):
-        for name in (_place(program, name).name for name in step.arguments):
+        for name in (place_of(program, name).name for name in step.arguments):
             lives[name] = (lives.get(name, (number, number))[0], number)
     for p in phase.portions:
         _expect(p.offset >= 0 and p.offset % ALIGNMENT == 0, f"{where}: a portion of {p.buffer} is not aligned")
