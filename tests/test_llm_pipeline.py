@@ -34,7 +34,7 @@ from tests.test_llm_mesh import RANK, models
 from tests.test_mesh_mpi import COUNTING
 
 MESHES = {"pipeline": {"pipeline": 2}, "both": {"pipeline": 2, "tensor": 2}}
-LAYERS = {"llama": 3, "gpt2": 2}
+LAYERS = {"llama": 3, "gpt2": 2, "mixtral": 2}
 
 
 @cache
@@ -95,7 +95,9 @@ def test_a_rank_has_its_part_of_weights_and_cache_alone() -> None:
 
 
 @mpi_support.needed
-@pytest.mark.parametrize(("kind", "mesh"), [("llama", "pipeline"), ("gpt2", "pipeline"), ("llama", "both")])
+@pytest.mark.parametrize(
+    ("kind", "mesh"), [("llama", "pipeline"), ("gpt2", "pipeline"), ("mixtral", "pipeline"), ("llama", "both")]
+)
 def test_ranks_generate_what_one_process_does(kind: str, mesh: str, tmp_path: Path) -> None:
     """Tokens are those of float64, logits within the bound of float32, all to the same bits on each rank, which has no
     other weights than its own; sequences are saved, restored, copied and rewound."""

@@ -17,6 +17,7 @@ from luminal.core.decompose import experts
 from luminal.core.decompose.activation import silu
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.indexing import take
+from luminal.core.errors import InputError
 from luminal.core.mesh import traffic
 from luminal.core.movement import transpose
 from luminal.core.types import f32, f64, i64
@@ -244,3 +245,48 @@ def test_the_plan_counts_what_a_rank_owns() -> None:
         graph, mesh={"tensor": 2}, shard={"table": {"tensor": 0}}, link=FREE, node="100GFLOP/s,10GB/s", target="avx2"
     )
     assert 1.9 < found.alone["main"].computing / found.divided["main"].computing < 2.1
+
+
+def stacked(rows: int) -> ir.Graph:
+    """Two mixtures, one after the other."""
+    x, shares = (ir.input_(name, (rows, n), f32) for name, n in (("x", WIDTH), ("shares", 2)))
+    chosen = ir.input_("chosen", (rows, 2), i64)
+    names: dict[ir.Node, str] = {}
+
+    def layer(x: ir.Node, number: int) -> ir.Node:
+        into, out = (ir.constant(w * (1 + number)) for w in weights())
+        names.update({into: f"into.{number}", out: f"out.{number}"})
+
+        def each(given: ir.Node, which: ir.Node | None) -> ir.Node:
+            first, second = (transpose(w if which is None else take(w, which), 1, 2) for w in (into, out))
+            return matmul(silu(matmul(given, first)), second)
+
+        return experts.mixture(x, chosen, shares, each, COUNT)
+
+    measured: ir.Measured = {}
+    with ir.measuring(measured):
+        y = layer(layer(x, 0), 1)
+    return ir.Graph("stacked", (x, chosen, shares), (("y", y),), tuple(measured), names=names, measured=measured)
+
+
+@mpi_support.needed
+@pytest.mark.parametrize(("rows", "mesh"), [(12, {"pipeline": 2}), (3, {"pipeline": 2, "tensor": 2})])
+def test_mixtures_in_stages(rows: int, mesh: dict[str, int], tmp_path: Path) -> None:
+    """Sizes that data decides stay inside of a stage: those of experts of many rows, and those that ranks own."""
+    graph, ranks = stacked(rows), int(np.prod(list(mesh.values())))
+    shard = {f"{name}.{n}": {"tensor": 0} for name in BY_NUMBER for n in (0, 1)} if "tensor" in mesh else "auto"
+    made = luminal.compile(graph, name="stacked", mesh=mesh, shard=shard, link=FREE)
+    folder = made.export(tmp_path / "library", python_module=False)
+    inputs = given(np.random.default_rng(2).integers(0, COUNT, (rows, 2)))
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    done = mpi_support.mpirun(ranks, RANK, folder, tmp_path / "inputs.npz", tmp_path / "y", 2, "none")
+    assert done.returncode == 0, done.stderr
+    ((wanted, bound),) = exactly(graph, inputs)
+    for rank in range(ranks):
+        for run in range(2):
+            np.testing.assert_allclose(np.load(tmp_path / f"y.{rank}.{run}.npy"), wanted, rtol=0, atol=bound)
+
+
+def test_rows_that_are_counted_together_are_in_no_micro_batches() -> None:
+    with pytest.raises(InputError, match="rows of the batch that do not depend on each other or on their number"):
+        luminal.compile(stacked(12), mesh={"pipeline": 2}, micro_batches=2)

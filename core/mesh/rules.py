@@ -69,9 +69,7 @@ def candidates(
                 known[placement] = None
                 waiting.append(node)
                 if isinstance(placement, Owned) and node.dtype.is_float:
-                    known[Partial("sum")] = None  # with zeros in the place of others' elements
-                known[placement] = None
-                waiting.append(node)
+                    add(node, [Partial("sum")])  # with zeros in the place of others' elements
 
     for node in order:
         add(node, [given.get(node, WHOLE)])

@@ -29,6 +29,7 @@ from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.divide import Divided
 from luminal.core.ops import EVERY, Kind
 from luminal.core.sizes import largest
+from luminal.core.symbolic import Var
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,26 @@ class _Entry:
                 changes[place[node] + 1] += seconds
                 changes[max(places) + 1] -= seconds
         across = list(accumulate(changes))
-        for _, steps in self._touching():
+        for steps in (*(steps for _, steps in self._touching()), *self._sized()):
             places = sorted(place[step] for step in steps)
             for k in range(places[0] + 1, places[-1] + 1) if places else ():
                 across[k] = float("inf")
         return across
+
+    def _sized(self) -> list[set[Node]]:
+        """For each size that data decides, the steps that measure it or have it in what they read or give: a value of
+        such a size is not sent."""
+        if not self.graph.measured:
+            return []
+        sizes: dict[Node, frozenset[Var]] = {}
+        for node in traverse.topological(self.graph.roots, self.graph.measured):
+            views = (sizes[x] for x in node.inputs if self.sent.get(x) is not x)
+            sizes[node] = frozenset().union(*views, *(traverse.symbols(x) for x in (node, *node.inputs)))
+        found = {size: {step for step in self.steps if size in sizes[step]} for size in self.graph.measured}
+        for size, count in self.graph.measured.items():
+            measuring = self.sent[count]
+            found[size] |= set() if measuring is None else {measuring}
+        return [*found.values()]
 
     def _message(self, node: Node) -> float:
         """Seconds that it takes to send a value, which is stored before, and read again."""
@@ -305,7 +321,7 @@ class _Entry:
         """All nodes of a stage that keeps these states."""
         given, left = self.results(stage, kept)
         stops = [node for node, crossing in self.crossings.items() if stage in crossing.targets]
-        found = traverse.topological([node for _, node in (*given, *left)], stops=stops)
+        found = traverse.topological([node for _, node in (*given, *left)], self.graph.measured, stops)
         return [node for node in found if node not in stops]
 
     def seconds(self, count: int) -> tuple[float, ...]:
@@ -336,8 +352,11 @@ class _Entry:
             with ir.originating(origins, *origins.get(node, ())):
                 made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
         outputs = [*given, *((state.output, node) for state, node in left)]
+        used = {size for node in made for size in traverse.symbols(node)}
+        measured = {size: made[node] for size, node in graph.measured.items() if size in used}
         stage = replace(
-            graph, inputs=(*graph.given, *received.values(), *(state.input for state, _ in left)),
+            graph, measured=measured, dims=tuple(d for d in graph.dims if d in measured or d not in graph.measured),
+            inputs=(*graph.given, *received.values(), *(state.input for state, _ in left)),
             outputs=tuple((name, made[node]) for name, node in outputs), origins=origins,
             names={made[node]: name for node, name in graph.names.items() if node in made}, structure={},
             states=tuple(state for state, _ in left),

@@ -283,9 +283,6 @@ def _check(entry: str, graph: Graph, micro_batches: int) -> None:
             f"micro_batches: {entry}: expected a model without states, found {names}, which each micro-batch would "
             "write. Take micro_batches=1"
         )
-    if graph.measured:
-        sizes = ", ".join(size.name for size in graph.measured)
-        raise InputError(f"{entry}: expected sizes that inputs decide in a pipeline, found that data decides {sizes}")
     for node in traverse.everything(graph.roots):
         if node.dtype.is_text or node.op is ops.HOST:
             where = "; ".join(map(str, graph.origins.get(node, ()))) or str(node)

@@ -200,13 +200,15 @@ class ContextBase : public InPlace {
             return LM_INVALID_ARGUMENT;
         }
         const Tensor& tensor = states[number].tensor;
-        if (!library_.has(states[number])) {
+        int32_t status = check_output_shape("state", tensor, *value, dims_, error_);
+        if (status == LM_OK) status = check_storage("state", tensor, *value, Storage{}, error_);
+        // All ranks refuse a wrong value alike: else those without the state would go on alone.
+        if (status == LM_OK && !library_.has(states[number])) {
             error_.set("the state \"%s\" is on the ranks of stage %d, of which this is none", tensor.name,
                        states[number].stage);
             return LM_ELSEWHERE;
         }
-        const int32_t status = check_output_shape("state", tensor, *value, dims_, error_);
-        return status == LM_OK ? check_storage("state", tensor, *value, Storage{}, error_) : status;
+        return status;
     }
 
     const Entry* find_entry(int32_t index, int32_t& status) {

@@ -184,8 +184,6 @@ class Imported(decoders.Decoder):
         assert batch == 1
         room = self.room
         found = self.model.graph(room.context, length)
-        if found.measured:
-            raise UnsupportedError(f"{self.model.path}: expected a step whose sizes its inputs have, not its data")
         inputs = {str(node.attr.name): node for node in found.inputs}
         past, count = inputs[next(iter(self.model.past.values()))].shape[2], inputs[_TOKENS].shape[1]
         tokens, start = ir.input_("tokens", (1, count), i64), ir.input_("positions", (1,), i64)
@@ -197,7 +195,7 @@ class Imported(decoders.Decoder):
         if _PLACES in inputs:
             by[inputs[_PLACES]] = ir.cast(places, inputs[_PLACES].dtype)
         origins = dict(found.origins)
-        scores, left = self._with_states(found, inputs, by, call, past, origins)
+        scores, left, measured = self._with_states(found, inputs, by, call, past, origins)
         settings, results = self._drawn(ir.cast(scores, f32)) if drawn else ((), ())
         row = ir.cast(last(scores, 1), f32)
         left[self.logits] = ir.scatter(self.logits.input, call.slot(), row, 0)
@@ -208,14 +206,15 @@ class Imported(decoders.Decoder):
         kept = set(traverse.everything([*made.results]))
         return Graph(
             made.name, made.inputs, made.outputs, sizes, {n: o for n, o in origins.items() if n in kept}, made.names,
-            states=made.states,
+            states=made.states, measured=measured,
         )  # fmt: skip
 
     def _with_states(
         self, found: Graph, inputs: Mapping[str, Node], by: Mapping[Node, Node], call: Call, past: Int,
         origins: ir.Origins,
-    ) -> tuple[Node, dict[State, Node]]:  # fmt: skip
-        """The logits, and what is left in the states, with the nodes ``by`` in the places of inputs."""
+    ) -> tuple[Node, dict[State, Node], ir.Measured]:  # fmt: skip
+        """The logits, what is left in the states, and the sizes that data decides, with the nodes ``by`` in the places
+        of inputs."""
         outputs = dict(found.outputs)
         left: dict[State, Node] = {}
         given, held = dict(by), {}
@@ -238,8 +237,8 @@ class Imported(decoders.Decoder):
             left[state] = cached.put(call, wide, wide, cached.row(call.at))[_KINDS.index(kind)]
             return ir.cast(self._rows(cached, kind, left[state], past + call.length), node.dtype)
 
-        scores = remade([outputs[_LOGITS], *held], origins, make)[0]
-        return scores, left
+        made = remade([outputs[_LOGITS], *found.measured.values(), *held], origins, make)
+        return made[0], left, dict(zip(found.measured, made[1:], strict=False))
 
     def _state(self, cached: Cache, kind: str) -> State:
         return cached.states[_KINDS.index(kind)]
