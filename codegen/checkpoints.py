@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from luminal.codegen.interface import Interface, Tensor, c_string
+from luminal.core.schedule.program.ir import Program
 
 TEMPLATE, FILE = "checkpoint.h.j2", "{name}_checkpoint.h"
 
@@ -34,9 +35,12 @@ class Row:
     shape: str
 
 
-def written(interface: Interface) -> bool:
-    """Whether a library has the header: it has states, all of types that the format has."""
-    return bool(interface.states) and all(state.dtype.name in TYPES for state in interface.states)
+def written(interface: Interface, program: Program) -> bool:
+    """Whether a library has the header: it has states, all of types that the format has, and all on each rank, which
+    those of a pipeline's stages are not."""
+    states = interface.states
+    everywhere = program.pipeline is None or not program.pipeline.states
+    return bool(states) and everywhere and all(state.dtype.name in TYPES for state in states)
 
 
 def context(interface: Interface) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def assemble(
         "library_flags": LIBRARY_FLAGS,
         "functions": interface.FUNCTIONS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
-        "checkpoint": checkpoints.context(face) if checkpoints.written(face) else None,
+        "checkpoint": checkpoints.context(face) if checkpoints.written(face, program) else None,
         **host.more(program, target, kernels, sources),
     }
     # The hash covers everything that decides what the library does with its weights.

@@ -108,7 +108,7 @@ def aligned(size: int) -> int:
 REGISTERS = 64 << 10
 BESIDE = 64  # registers of a thread for operands, addresses and loops, besides those that hold arrays: estimated
 ENOUGH = 16  # warps of a multiprocessor with which a kernel that holds arrays in registers hides its waits: estimated
-HELD = REGISTERS // (ENOUGH * WARP) - BESIDE  # registers of a thread for arrays, with which so many warps have room
+ROW_REGISTERS = REGISTERS // (ENOUGH * WARP) - BESIDE  # of a thread for arrays, with which so many warps have room
 
 
 def blocks_at_once(threads: int, registers: int) -> int:
@@ -179,13 +179,13 @@ class BlockCosts:
     staged: int = 16  # products of a term in the time that one of its factors is staged
     side: int = 4  # rows and columns of a chain that a thread has
     steps: int = 4  # of a product that are written out: their loads overlap, and the sums still stay in registers
-    held: int = 2  # running sums of a chain may take 1/held of the registers of a thread
+    sums_share: int = 2  # running sums of a chain may take 1/sums_share of the registers of a thread
     four_warps: int = 64  # rows of a tile that four warps share; eight share a higher one, or lanes would hold too much
     sorting: int = 2  # blocks that share the memory of a processor while each sorts a row in it
     grouped: float = 0.6  # of the time of a product, where groups of warps multiply from shared memory: an estimate
     grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
     handed_ahead: tuple[int, ...] = (3, 2, 1)  # the same, where warps that only copy hand stages over
-    handed: float = 0.95  # of the time that groups take, where they wait for no copies and store while the next come
+    handed_time: float = 0.95  # of the time of groups, where they wait for no copies and store while the next come
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory
@@ -196,7 +196,7 @@ class BlockCosts:
         BlockTile(32, 64, 4, 0.7), BlockTile(64, 32, 4, 0.7), BlockTile(32, 128, 4, 0.7), BlockTile(128, 32, 4, 0.7),
         BlockTile(128, 256, 8, 1.2, groups=True),
     )  # fmt: skip
-    holding: float = 0.5  # of the time of a chain, where registers hold what lies between its contractions: estimated
+    holding_time: float = 0.5  # of the time of a chain, where registers hold what lies in between: estimated
     holders: int = 4  # warps of such a chain, each of which has whole rows
     # Rows and columns at once of such a chain; those of a warp and a running sum are in its registers.
     held_tiles: tuple[tuple[int, int], ...] = ((128, 64), (64, 64), (64, 32))

@@ -52,7 +52,7 @@ def staying(ahead: int, processors: int = 2) -> Target:
     """A GPU of few processors whose blocks stay for several small tiles, with copies so many steps ahead."""
     assert SM_90.grid is not None
     small = next(t for t in SM_90.grid.costs.tiles if (t.rows, t.columns, t.side) == (64, 64, 8))
-    costs = replace(SM_90.grid.costs, tiles=(small,), handed_ahead=(ahead,), handed=0.1)
+    costs = replace(SM_90.grid.costs, tiles=(small,), handed_ahead=(ahead,), handed_time=0.1)
     return replace(SM_90, grid=replace(SM_90.grid, processors=processors, costs=costs))
 
 

@@ -16,7 +16,7 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import exponential
 from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ModelError, ScheduleError, SpecError
-from luminal.core.grid import ELEMENT, HELD, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
+from luminal.core.grid import ELEMENT, LANE, MMA, ROW_REGISTERS, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.fusion import fuse, layout
@@ -397,7 +397,7 @@ def test_rows_in_registers_are_those_of_the_thread(length: int | sym.Var, target
 def test_rows_that_take_too_many_registers_stay_in_shared_memory() -> None:
     assert CUDA.grid is not None
     few = replace(CUDA, grid=replace(CUDA.grid, threads=32))  # 96 elements of a row for each
-    nest = the_nest(softmax(32 * (HELD + 32))[0], few)
+    nest = the_nest(softmax(32 * (ROW_REGISTERS + 32))[0], few)
     assert kept_arrays(nest, "shared") and not kept_arrays(nest, "registers")
 
 

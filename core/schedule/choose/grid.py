@@ -16,7 +16,7 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import COPIERS, HELD, PANEL, Fragment, Grid
+from luminal.core.grid import COPIERS, PANEL, ROW_REGISTERS, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
@@ -368,7 +368,7 @@ def _schedule_one_pass(
         return _in_one_pass(state, nest, chain, held_rows, operand, target)
     last, width = _divided_sums(nest, columns, rows, threads, operand, target, grid)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
-    if held > target.registers // grid.costs.held:
+    if held > target.registers // grid.costs.sums_share:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
     stream = StreamStaged(
@@ -474,7 +474,7 @@ def _schedule_by(way: BlockPass, nest: ln.LoopNest, target: Target, grid: Grid) 
         groups = _vector_groups(along.name, wide, state)
         state.do(DivideAmongThreads(groups, threads))
         if way.held:
-            state.do(HoldRows(groups, threads, HELD))
+            state.do(HoldRows(groups, threads, ROW_REGISTERS))
     elif not outer or any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:

@@ -68,7 +68,7 @@ def handed_cycles(grid: Grid, tile: BlockTile, threads: int, batch: int, rows: i
     if tiles < grid.processors:
         return math.inf
     of_tile = tile.rows * tile.columns / (tile.rate * min(1.0, threads / (WARP * grid.costs.warps)))
-    return _waves(grid, tile, batch, rows, columns) * of_tile * grid.costs.grouped * grid.costs.handed
+    return _waves(grid, tile, batch, rows, columns) * of_tile * grid.costs.grouped * grid.costs.handed_time
 
 
 def waiting_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:
@@ -87,7 +87,7 @@ def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
 
 def held_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> float:
     """The same, where what lies between the contractions stays in registers."""
-    return chain_cycles(grid, tile, waves) * grid.costs.holding
+    return chain_cycles(grid, tile, waves) * grid.costs.holding_time
 
 
 def _waves(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> int:

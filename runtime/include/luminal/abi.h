@@ -95,7 +95,7 @@ enum lm_status {
     LM_OUT_OF_ROOM = 9,         /* raised by a step of the model: a loop or a range is longer than its bound */
     LM_UNFIT_BRANCH = 10,       /* raised by a step of the model: a branch is taken that does not fit what follows */
     LM_RANK_FAILED = 11,        /* another rank of a mesh has ended, hangs, or could not open its library */
-    LM_ELSEWHERE = 12           /* other ranks have this state, those of another stage of a pipeline */
+    LM_OTHER_STAGE = 12           /* other ranks have this state, those of another stage of a pipeline */
 };
 
 /* One tensor, owned by the caller. */

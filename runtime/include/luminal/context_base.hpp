@@ -206,7 +206,7 @@ class ContextBase : public InPlace {
         if (status == LM_OK && !library_.has(states[number])) {
             error_.set("the state \"%s\" is on the ranks of stage %d, of which this is none", tensor.name,
                        states[number].stage);
-            return LM_ELSEWHERE;
+            return LM_OTHER_STAGE;
         }
         return status;
     }

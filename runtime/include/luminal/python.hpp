@@ -277,7 +277,7 @@ class Library {
             py::array array(states_[number].type, states_[number].shape);
             const lm_value value = value_of(array);
             const std::int32_t status = functions_.get_state(context.get(), static_cast<std::int32_t>(number), &value);
-            if (status == LM_ELSEWHERE) continue;
+            if (status == LM_OTHER_STAGE) continue;
             check(status, context.get());
             result[py::str(states_[number].name)] = array;
         }
@@ -295,7 +295,7 @@ class Library {
         const lm_value value = value_of(held);
         const std::int32_t number = static_cast<std::int32_t>(found - states_.begin());
         const std::int32_t status = functions_.set_state(context.get(), number, &value);
-        if (status != LM_ELSEWHERE) check(status, context.get());
+        if (status != LM_OTHER_STAGE) check(status, context.get());
     }
 
     /// Writes all states to a file or reads them from it, by a function of NAME_checkpoint.h.
