@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -160,7 +161,8 @@ def test_a_job_of_which_a_rank_fails_ends(tmp_path: Path) -> None:
     # Left alone, the others report it, unless MPICH hears of it first: it ends them with no word.
     alone = ("-disable-auto-cleanup",)
     done = mpirun(2, compiled("block", 2), tmp_path / "z", 2, "killed", LUMINAL_MPI_LIMIT=str(LIMIT), more=alone)
-    assert done.returncode != 0 and "KILLED" in done.stdout.upper(), done.stdout
+    # The launcher says it, or is ended itself when it writes to what is gone.
+    assert done.returncode == -signal.SIGPIPE or (done.returncode != 0 and "KILLED" in done.stdout.upper()), done.stdout
     error = tmp_path / "z.0.error"
     assert not error.exists() or SILENT in error.read_text()
     assert not (tmp_path / "z.0.1.npy").exists()
