@@ -472,6 +472,18 @@ def test_a_dimension_that_is_called_like_an_axis_is_refused(name: str) -> None:
         compile_graph(graph, CUDA)
 
 
+def check_copied_side_by_side(graph: ir.Graph, source: Source, target: Target) -> None:
+    """Whether 16 bytes of A are copied at once, and the result is that of the interpreter."""
+    program = compile_graph(graph, target)
+    (kernel,) = program.kernels
+    stores = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind == "vector"]
+    assert {loop.lanes for loop in stores if "stage_a" in str(loop.body)} == {8}
+    (expected,) = interp.run(graph, source.arrays).outputs
+    found = run_program(program, source.arrays)["y"]
+    scale = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale
+
+
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
 def test_terms_of_several_axes_are_copied_side_by_side(target: Target) -> None:
     """Those of heads that lie apart: each is as long as a step, so a step lies side by side in memory."""
@@ -481,14 +493,7 @@ def test_terms_of_several_axes_are_copied_side_by_side(target: Target) -> None:
     joined = movement.reshape(movement.permute(x, (1, 0, 2)), (rows_, heads * width))
     y = decompose.linear(joined, source.weight(64, heads * width, dtype=types.bf16))
     graph = ir.Graph("heads", tuple(source.nodes), (("y", y),))
-    program = compile_graph(graph, target)
-    (kernel,) = program.kernels
-    stores = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind == "vector"]
-    assert {loop.lanes for loop in stores if "stage_a" in str(loop.body)} == {8}
-    (expected,) = interp.run(graph, source.arrays).outputs
-    found = run_program(program, source.arrays)["y"]
-    scale = np.abs(expected.astype(np.float64)).max()
-    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale
+    check_copied_side_by_side(graph, source, target)
 
 
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
@@ -498,11 +503,4 @@ def test_channels_beneath_a_window_are_copied_side_by_side(target: Target) -> No
     x = movement.permute(source.input(1, 7, 6, 32, dtype=types.bf16), (0, 3, 1, 2))
     y = decompose.conv(x, source.weight(16, 32, 3, 3, dtype=types.bf16), None, (1, 1), (1, 1), (1, 1))
     graph = ir.Graph("window", tuple(source.nodes), (("y", y),))
-    program = compile_graph(graph, target)
-    (kernel,) = program.kernels
-    stores = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind == "vector"]
-    assert {loop.lanes for loop in stores if "stage_a" in str(loop.body)} == {8}
-    (expected,) = interp.run(graph, source.arrays).outputs
-    found = run_program(program, source.arrays)["y"]
-    scale = np.abs(expected.astype(np.float64)).max()
-    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale
+    check_copied_side_by_side(graph, source, target)
