@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from luminal.codegen import integers, roles, signature
 from luminal.codegen.cpp import Names
 from luminal.codegen.dialect import BlockSyntax, Dialect
 from luminal.codegen.dialect_cpp import CPP
-from luminal.codegen.frame import Frame, Value
+from luminal.codegen.frame import Frame, Value, words
 from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
@@ -89,10 +88,10 @@ def _emit(
         else:
             _block(frame, statements, nest, dialect.block)
     # Some sizes only determine the number of tasks, which the caller computes.
-    words = set(re.findall(r"\w+", "\n".join(scope.lines)))
+    used = words(scope.lines)
     passed = "dims[{}]" if frame.integer == "int64_t" else "static_cast<int>(dims[{}])"
     read = [
-        f"const {frame.integer} {name} = {passed.format(number)};" for name, number in sizes.items() if name in words
+        f"const {frame.integer} {name} = {passed.format(number)};" for name, number in sizes.items() if name in used
     ]
     text = KernelText(
         kernel,

@@ -7,6 +7,7 @@ values are hoisted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ class Group:
     lanes: int
     count: str | None = None
     only: bool = False
+
+
+def words(lines: Iterable[str]) -> set[str]:
+    """The names and numbers in lines of text: what is declared before them is declared only where they use it."""
+    return set(re.findall(r"\w+", "\n".join(lines)))
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from luminal.codegen.dialect import BlockSyntax, Fold
-from luminal.codegen.frame import Frame, Value
+from luminal.codegen.frame import Frame, Value, words
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import BoxMap, Pointer
 from luminal.core import symbolic as sym
@@ -162,7 +161,7 @@ class Threads:
                 else:
                     with self.frame.open(f"if ({name} < {extent}) {{", certain=False, writes=writes):
                         yield
-                if any(re.search(rf"\b{name}\b", line) for line in scope.lines):  # not for registers alone
+                if name in words(scope.lines):  # not for registers alone
                     scope.lines.insert(0, f"const {self.frame.integer} {name} = {number} + {loop.lanes}*{turn};")
             return
         step = f"{name} += {loop.lanes}" if loop.lanes > 1 else f"++{name}"

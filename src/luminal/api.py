@@ -354,7 +354,7 @@ def plan(
             f"node: expected what {chosen.name} computes and moves in a second, such as 60TFLOP/s,3TB/s: a GPU is not "
             "measured here"
         )
-    each = 0 if chosen.grid is not None else cpus(threads)
+    each = None if chosen.grid is not None else cpus(threads)
     stages, joined = Stages(progress), meshes.parse_link(link)
     axes, shard = meshes.read(mesh, shard, model)
     mesh = meshes.parse(axes)

@@ -94,10 +94,10 @@ class Memory:
 @dataclass(frozen=True)
 class Outlook:
     """The forecasts of a model: ``alone``, on one rank, and ``divided``, on the ``mesh``, by entry; and the ``plan``,
-    how each weight lies, in words. A rank has so many ``threads``, or with none a GPU."""
+    how each weight lies, in words. A rank has so many ``threads``; None where it has a GPU."""
 
     mesh: Mapping[str, int]
-    threads: int
+    threads: int | None
     node: Node
     link: Link
     alone: Mapping[str, Forecast]
@@ -113,7 +113,7 @@ class Outlook:
     @property
     def not_modelled(self) -> tuple[str, ...]:
         """What the forecast leaves out, in words."""
-        return NOT_MODELLED if self.threads else (*NOT_MODELLED, *OF_GPUS)
+        return NOT_MODELLED if self.threads is not None else (*NOT_MODELLED, *OF_GPUS)
 
     def speedup(self, entry: str) -> float:
         """How many times as fast a run of ``entry`` is on the mesh as on one rank."""
@@ -167,7 +167,7 @@ def memory(program: Program) -> Memory:
     return Memory(weights, program.state_size, max(entry.arena_size for entry in program.entries))
 
 
-def forecasts(program: Program, target: Target, threads: int, node: Node, link: Link) -> dict[str, Forecast]:
+def forecasts(program: Program, target: Target, threads: int | None, node: Node, link: Link) -> dict[str, Forecast]:
     """What runs of each entry take, at typical sizes of what is symbolic."""
     found = {}
     for entry in program.entries:
@@ -184,8 +184,8 @@ def forecasts(program: Program, target: Target, threads: int, node: Node, link: 
 
 
 def outlook(
-    mesh: Mapping[str, int], alone: Program, divided: Program, target: Target, threads: int, node: Node, link: Link,
-    plan: Iterable[str] = (),
+    mesh: Mapping[str, int], alone: Program, divided: Program, target: Target, threads: int | None, node: Node,
+    link: Link, plan: Iterable[str] = (),
 ) -> Outlook:  # fmt: skip
     """What runs take on one rank, of the program ``alone``, and on each of the ``mesh``, of what is ``divided``."""
     one = forecasts(alone, target, threads, node, link)
@@ -200,7 +200,7 @@ class _Run:
     """A run of an entry, step by step, on a clock of its own; in a pipeline by rank ``number`` of it."""
 
     def __init__(
-        self, program: Program, target: Target, threads: int, node: Node, link: Link, number: int, passed: Passed
+        self, program: Program, target: Target, threads: int | None, node: Node, link: Link, number: int, passed: Passed
     ) -> None:
         self.program, self.target, self.threads, self.node, self.link = program, target, threads, node, link
         self.number, self.passed = number, passed
@@ -256,7 +256,7 @@ class _Run:
 
     def _kernel(self, launch: Launch) -> float:
         moving = profile.bytes_of(self.program, launch, self.sizes) / self.node.bytes
-        if self.target.grid is not None:
+        if self.threads is None:
             return max(self._size(launch.operations) / self.node.operations, moving)
         nest = self.program.kernels[launch.kernel].nest
         tasks = math.prod(self._size(loop.extent) for loop in nest.tasks)
@@ -303,7 +303,7 @@ def lines(outlook: Outlook) -> Iterable[str]:
     """What the forecast stands on, in words."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in outlook.mesh.items())
     node, link = outlook.node, outlook.link
-    threads = f"{outlook.threads} thread{'s' if outlook.threads > 1 else ''}" if outlook.threads else "a GPU"
+    threads = "a GPU" if outlook.threads is None else f"{outlook.threads} thread{'s' if outlook.threads > 1 else ''}"
     yield (
         f"{outlook.ranks} ranks ({mesh}), each with {threads}, {node.operations / 1e9:.3g} GFLOP/s and "
         f"{node.bytes / 1e9:.3g} GB/s of memory; a link of {link.bandwidth / 1e9:.3g} GB/s and "
