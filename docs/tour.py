@@ -84,7 +84,11 @@ FILES: dict[str, tuple[list[str], list[str], list[str]]] = {
         [f"codegen/{name}.py", f"codegen/templates/{name}/[!k]*"] for name in ("metal", "cuda", "opencl")
     ),
     "host code: headers": tuple([f"runtime/include/luminal/{name}/*"] for name in ("metal", "cuda", "opencl")),
-    "stand-in for the driver": (["runtime/emulator/metal_runtime.cpp"], ["runtime/emulator/cuda_driver.cpp"], []),
+    "stand-in for the driver": (
+        ["runtime/emulator/metal_runtime.cpp"],
+        ["runtime/emulator/cuda_driver.cpp", "runtime/emulator/cuda_state.hpp"],
+        [],
+    ),
 }
 # What all stand on and CPUs do not need.
 SHARED = {

@@ -157,7 +157,7 @@ class FakeDriver:
 
     @contextmanager
     def being(self, **settings: int) -> Iterator[None]:
-        """Within the ``with``, a driver that differs (see ``State`` in cuda_driver.cpp)."""
+        """Within the ``with``, a driver that differs (see ``State`` in cuda_state.hpp)."""
         before = {name: self.library.lm_cuda_get(name.encode()) for name in settings}
         for name, value in settings.items():
             assert self.library.lm_cuda_set(name.encode(), ctypes.c_int64(value)) == 0, name
