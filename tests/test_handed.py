@@ -143,9 +143,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "handed"), [((4096, 4096, 4096), True), ((512, 768, 3072), False), ((1024, 64, 64), False)]
+    ("sizes", "handed"),
+    [((4096, 4096, 4096), True), ((512, 768, 3072), True), ((1024, 1024, 1024), True), ((1024, 64, 64), False)],
 )
-def test_blocks_stay_where_every_processor_has_several_tiles(sizes: tuple[int, int, int], handed: bool) -> None:
+def test_warps_copy_for_others_where_groups_of_warps_multiply(sizes: tuple[int, int, int], handed: bool) -> None:
     (found,) = compile_graph(product(*sizes, b_along=False)[0], SM_90).kernels
     (stage,) = transforms(found, Stage)
     assert stage.handed == handed == bool(transforms(found, Persist)) == bool(found.nest.copiers)
@@ -158,6 +159,17 @@ def test_the_block_of_a_large_product() -> None:
     assert nest.task_count == SM_90.grid.processors and (nest.threads, nest.copiers) == (256, 128)
     assert more_registers(256, 128) * 256 + 40 * 128 <= 65536 and more_registers(256, 128) == 232
     assert more_registers(128, 128) == 0
+
+
+def test_blocks_of_few_threads_have_others_beside_them_where_there_are_more_tiles() -> None:
+    """A tile of one group: with a tile for each processor at most, its warps copy for others; with more, several blocks
+    on a processor hide each other's waits instead. There are no more blocks than tiles."""
+    grid = SM_90.grid
+    assert grid is not None
+    costs = replace(grid.costs, tiles=tuple(t for t in grid.costs.tiles if (t.rows, t.columns) == (64, 128)))
+    target = replace(SM_90, grid=replace(grid, costs=costs))
+    few, many = (compile_graph(product(64, 256, n * 128)[0], target).kernels[0].nest for n in (7, 300))
+    assert few.copiers and few.task_count == 7 and not many.copiers
 
 
 def test_tiles_that_are_computed_at_once_lie_in_groups() -> None:

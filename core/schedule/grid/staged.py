@@ -157,7 +157,7 @@ class StagedOperand:
                 return False
             if start[0] == 1 and sym.mod(start[1], width) != 0:
                 return False
-        return all(_uniform(mask, variable, width) for mask in masks)
+        return all(uniform(mask, variable, width) for mask in masks)
 
     def _position(self, copied: Int, group: Int) -> tuple[Int, Int]:
         """The line and the term of element ``group`` of copy number ``copied``."""
@@ -294,7 +294,7 @@ class _Dimension(NamedTuple):
     stride: Int
 
 
-def _uniform(mask: Int, group: Var, width: int) -> bool:
+def uniform(mask: Int, group: Var, width: int) -> bool:
     """Whether ``mask >= 0`` holds for all of ``width`` values of ``group`` or for none."""
     linear = sym.coefficient(mask, group)
     if linear is None or linear[0] not in (-1, 0, 1):
