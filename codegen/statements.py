@@ -36,6 +36,7 @@ from luminal.core.schedule.nest.ir import (
     Prefetch,
     Reduction,
     Reductions,
+    Regroup,
     Scalar,
     Sort,
     Statement,
@@ -108,6 +109,8 @@ class Statements:
                 self._keep(statement)
             elif isinstance(statement, Combine):
                 self._combine(statement)
+            elif isinstance(statement, Regroup):
+                self._regroup(statement)
             elif isinstance(statement, If):
                 self._if(statement)
             elif isinstance(statement, Barrier):
@@ -397,6 +400,15 @@ class Statements:
         pointer = self.expressions.pointer(statement.array, statement.offset)
         self.expressions.read.add(statement.array)
         self.frame.line(f"lanes_{fold.combine}<{statement.lanes}, {statement.count}>({pointer});")
+        self.frame.wrote(statement.array)
+
+    def _regroup(self, statement: Regroup) -> None:
+        if not self.threads.apart or self.expressions.array(statement.array).space != "registers":
+            raise SpecError(f"regroup {statement.array}: it is in no registers of threads")
+        pointer = self.expressions.pointer(statement.array, statement.offset)
+        through = self.expressions.pointer(statement.through, statement.place)
+        self.expressions.read |= {statement.array, statement.through}
+        self.frame.line(f"regroup({pointer}, {through}, {self.threads.lane});")
         self.frame.wrote(statement.array)
 
     # ---- tiles -----------------------------------------------------------------------------------------------------

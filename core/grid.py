@@ -99,6 +99,27 @@ def in_panels(offset: int, itemsize: int, rows: int, row: int) -> int:
     return place ^ line % LINES * part
 
 
+class Place(NamedTuple):
+    """A row and a column."""
+
+    row: Int
+    column: Int
+
+
+# Of a matrix of 2 * SMALL rows and columns, whose elements the lanes of a warp hold, SMALL of them each.
+def in_pairs(lane: Int, element: Int) -> Place:
+    """Where element number ``element`` of ``lane`` is, as fragments leave them: pairs of neighbours in two rows."""
+    low, high = sym.mod(element, 2), sym.floordiv(element, 4)
+    return Place(
+        sym.floordiv(lane, 4) + sym.mod(sym.floordiv(element, 2), 2) * SMALL, sym.mod(lane, 4) * 2 + low + high * SMALL
+    )
+
+
+def in_rows(lane: Int, element: Int) -> Place:
+    """Where it is, when each lane has neighbours of one row."""
+    return Place(sym.floordiv(lane, 2), sym.mod(lane, 2) * SMALL + element)
+
+
 def aligned(size: int) -> int:
     """The bytes that an array of ``size`` bytes takes of shared memory."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -186,6 +207,10 @@ class BlockCosts:
     grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
     handed_ahead: tuple[int, ...] = (3, 2, 1)  # the same, where warps that only copy hand stages over
     handed_time: float = 0.95  # of the time of groups, where they wait for no copies and store while the next come
+    storing: float = (
+        8.0  # products in the time in which an element of a product is stored with its neighbours: estimated
+    )
+    storing_each: float = 32.0  # the same, where it is stored by itself
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
     warps: int = 8  # that a processor needs at once for some to compute while the others wait for memory

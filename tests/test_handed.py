@@ -19,7 +19,7 @@ from luminal.codegen.emitter import KernelText
 from luminal.core import interp, ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import contraction
+from luminal.core.decompose import activation, contraction
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import more_registers
 from luminal.core.pipeline import compile_graph
@@ -69,6 +69,36 @@ def product(rows: int, terms: sym.Int, columns: int, batch: int = 0, b_along: bo
     return ir.Graph("product", tuple(source.nodes), (("y", y),), dims=tuple(sym.variables(terms))), source.arrays
 
 
+def heads(width: int) -> tuple[ir.Graph, Any]:
+    """A product with an attention's results, which lie head by head."""
+    source = Source()
+    a = source.input(3, 130, width, dtype=types.bf16)
+    left = movement.reshape(movement.permute(a, (1, 0, 2)), (130, 3 * width))
+    y = contraction.matmul(left, source.input(3 * width, 136, dtype=types.bf16))
+    return ir.Graph("product", tuple(source.nodes), (("y", y),)), source.arrays
+
+
+def taken_apart(name: str) -> tuple[ir.Graph, Any]:
+    """Products whose operands lie in parts: an axis has several digits in memory."""
+    if name == "terms in parts":
+        return heads(64)
+    source = Source()
+    a = source.input(130, 200, dtype=types.bf16)
+    if name == "wider parts":
+        b = movement.reshape(movement.permute(source.input(2, 200, 128, dtype=types.bf16), (1, 0, 2)), (200, 256))
+    else:
+        drawn = np.random.default_rng(7).standard_normal((200, 192))
+        b = ir.constant(drawn.astype(types.bf16.numpy))
+    return ir.Graph("product", tuple(source.nodes), (("y", contraction.matmul(a, b)),)), source.arrays
+
+
+# What is copied of A and of B: where boxes of the last step but one begin, and sizes of the tensor that they are of.
+APART = {
+    "weights": (("(128, 64*a0_1)", (200, 130)), ("(0, 128, a1_1)", (64, 200, 3))),
+    "wider parts": (("(128, 64*a0_1)", (200, 130)), ("(64*(a1_1 % 2), 128, (a1_1 // 2))", (128, 200, 2))),
+    "terms in parts": (("(0, 64*a0_1, 1)", (64, 130, 3)), ("(64*a1_1, 64)", (136, 192))),
+}
+
 SEQ = sym.var("seq", 1, 1000)
 
 # Of each: rows, terms, columns, batch, whether B's terms lie along lines, steps ahead, processors.
@@ -82,8 +112,14 @@ CASES = {
 }  # fmt: skip
 
 
+EVERY = (*CASES, *APART)
+
+
 @cache
 def program(name: str) -> tuple[ir.Graph, dict[str, Array], Program]:
+    if name in APART:
+        graph, arrays = taken_apart(name)
+        return graph, arrays, compile_graph(graph, staying(2))
     rows, terms, columns, batch, b_along, ahead, processors = CASES[name]
     graph, arrays = product(rows, terms, columns, batch, b_along)
     if not isinstance(terms, int):  # more than one round of the slots
@@ -107,9 +143,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "handed"), [((4096, 4096, 4096), True), ((512, 768, 3072), False), ((1024, 64, 64), False)]
+    ("sizes", "handed"),
+    [((4096, 4096, 4096), True), ((512, 768, 3072), True), ((1024, 1024, 1024), True), ((1024, 64, 64), False)],
 )
-def test_blocks_stay_where_every_processor_has_several_tiles(sizes: tuple[int, int, int], handed: bool) -> None:
+def test_warps_copy_for_others_where_groups_of_warps_multiply(sizes: tuple[int, int, int], handed: bool) -> None:
     (found,) = compile_graph(product(*sizes, b_along=False)[0], SM_90).kernels
     (stage,) = transforms(found, Stage)
     assert stage.handed == handed == bool(transforms(found, Persist)) == bool(found.nest.copiers)
@@ -124,14 +161,44 @@ def test_the_block_of_a_large_product() -> None:
     assert more_registers(128, 128) == 0
 
 
+def test_blocks_of_few_threads_have_others_beside_them_where_there_are_more_tiles() -> None:
+    """A tile of one group: with a tile for each processor at most, its warps copy for others; with more, several blocks
+    on a processor hide each other's waits instead. There are no more blocks than tiles."""
+    grid = SM_90.grid
+    assert grid is not None
+    costs = replace(grid.costs, tiles=tuple(t for t in grid.costs.tiles if (t.rows, t.columns) == (64, 128)))
+    target = replace(SM_90, grid=replace(grid, costs=costs))
+    few, many = (compile_graph(product(64, 256, n * 128)[0], target).kernels[0].nest for n in (7, 300))
+    assert few.copiers and few.task_count == 7 and not many.copiers
+
+
 def test_tiles_that_are_computed_at_once_lie_in_groups() -> None:
     """132 tiles of 128 x 256 read least where they are 16 rows of tiles."""
     assert rows_at_once(132, 128, 256, 32) == 16
     assert rows_at_once(132, 128, 256, 31) == 31 and rows_at_once(132, 128, 256, SEQ) == 1
 
 
+@pytest.mark.parametrize("name", APART)
+def test_what_lies_in_parts_is_copied_as_boxes_of_more_dimensions(name: str) -> None:
+    boxes = [s for s in walk.statements(kernel(name).nest.body) if isinstance(s, ln.CopyBox)]
+    *_, a, b, _, _ = boxes
+    found = [("(" + ", ".join(map(str, box.origin)) + ")", box.sizes) for box in (a, b)]
+    assert found == list(APART[name])
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(3072, True), (3000, False)])
+def test_a_linear_layer_is_copied_by_warps_of_its_own(columns: int, whole: bool) -> None:
+    """As a transformer has it, of 4,096 tokens; where the last panel is filled up, it is no box."""
+    source = Source()
+    x = source.input(4096, 768, dtype=types.bf16)
+    weight = ir.constant(np.random.default_rng(5).standard_normal((columns, 768)).astype(types.bf16.numpy))
+    y = activation.relu(contraction.matmul(x, movement.permute(weight, (1, 0))))
+    (found,) = compile_graph(ir.Graph("linear", tuple(source.nodes), (("y", y),)), SM_90).kernels
+    assert bool(found.nest.copiers) == whole
+
+
 def test_no_barrier_is_between_those_that_copy_and_the_others() -> None:
-    for name in CASES:
+    for name in EVERY:
         every = walk.statements(kernel(name).nest.body)
         assert not any(isinstance(s, ln.Barrier) for s in every)
         assert any(isinstance(s, HandOver) and s.filled for s in every), name
@@ -147,7 +214,7 @@ def close(found: Array, graph: ir.Graph, arrays: dict[str, Array]) -> bool:
     return bool(np.abs(found.astype(np.float64) - exact).max() <= bound)
 
 
-@pytest.mark.parametrize("name", ["a single step", "a batch"])
+@pytest.mark.parametrize("name", ["a single step", "a batch", *APART])
 def test_the_nest_is_the_product_of_float64(name: str) -> None:
     graph, arrays, made = program(name)
     assert close(run_program(made, arrays)["y"], graph, arrays)
@@ -158,11 +225,11 @@ PORTABLE = ("turns of all blocks",)  # that are compiled for other GPUs, too
 
 @cache
 def emulated(folder: Path, portable: bool) -> Emulated:
-    nests = {f"k{number}": kernel(name).nest for number, name in enumerate(PORTABLE if portable else CASES)}
+    nests = {f"k{number}": kernel(name).nest for number, name in enumerate(PORTABLE if portable else EVERY)}
     return Emulated(nests, CUDA, folder / f"{portable}", ("-DLM_WITHOUT_WGMMA=1",) * portable)
 
 
-@pytest.mark.parametrize(("name", "portable"), [*((n, False) for n in CASES), *((n, True) for n in PORTABLE)])
+@pytest.mark.parametrize(("name", "portable"), [*((n, False) for n in EVERY), *((n, True) for n in PORTABLE)])
 def test_emulated_products_are_those_of_float64(name: str, portable: bool, folder: Path) -> None:
     graph, arrays, made = program(name)
     assert close(run_program(made, arrays, run_kernel=emulated(folder, portable).run_nest)["y"], graph, arrays)
@@ -248,6 +315,7 @@ def test_what_is_not_legal_says_why() -> None:
     refused("bytes of shared arrays", stage, replace(specialise, limits=replace(specialise.limits, shared=1024)))
     rows = compile_graph(product(128, 67, 128)[0], staying(3)).kernels[0]  # not aligned: no boxes
     assert not rows.nest.copiers
+    assert not compile_graph(heads(96)[0], staying(3)).kernels[0].nest.copiers  # 64 terms are of two parts
 
 
 def test_a_language_without_boxes_has_none_who_copy() -> None:

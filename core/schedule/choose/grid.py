@@ -50,18 +50,20 @@ class ProductBlock:
     """How a block computes its tile of a product: ``terms`` are staged at once, ``ahead`` steps ahead; fragments
     are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments);
     with ``grouped``, warps multiply in groups, each of which has whole rows. Where stages that other warps fill are
-    ``handed`` to them, blocks stay for several tiles."""
+    ``handed`` to them, blocks stay for several tiles. Results are stored ``wide``, or each by itself."""
 
     terms: int
     ahead: int
     across: int
     grouped: bool = False
     handed: bool = False
+    wide: bool = False
 
     def __str__(self) -> str:
         warps = f", warps of 1/{self.across} of its columns" if self.across else ""
         warps = ", warps in groups" if self.grouped else warps
         warps += ", handed over by warps that copy" if self.handed else ""
+        warps += ", results stored together" if self.wide else ""
         return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
 
 
@@ -183,6 +185,7 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
     wanted = tile.rows, tile.columns, tile.lanes
+    terms = math.prod(typical(loop.extent) for loop in reduction.loops)
     shape = next(t for t in grid.costs.tiles if (t.rows, t.columns, t.side) == wanted)
     across = [0]
     if fragment is not None:
@@ -197,13 +200,14 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
         return shape.threads if fragment is None else 2 * way.across * fragment.warp
 
     def cycles(way: ProductBlock) -> float:
-        taken = way.terms * size
-        block = blocks.product_block(grid, shape, threads(way), reduction.dtype.itemsize, taken, way.ahead)
+        taken, of_sum = way.terms * size, reduction.dtype.itemsize
+        block = blocks.product_block(grid, shape, threads(way), of_sum, taken, way.ahead, way.wide)
         waiting = 0.0 if way.ahead else blocks.waiting_cycles(grid, shape, block, *sizes)
+        waiting += blocks.storing_cycles(grid, shape, terms, way.wide, *sizes)
         served = shape if way.grouped else blocks.of_fragments(shape, fragment, way.across)
         computing = blocks.block_cycles(grid, served, block, *sizes)
         if way.handed:
-            return blocks.handed_cycles(grid, shape, threads(way), *sizes)
+            return blocks.handed_cycles(grid, shape, threads(way), *sizes) + waiting
         return (computing * grid.costs.grouped if way.grouped else computing) + waiting
 
     ways = [
@@ -215,6 +219,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     if group is not None:
         ways += [ProductBlock(PANEL // size, ahead, 0, True) for ahead in grid.costs.grouped_ahead]
         ways += [ProductBlock(PANEL // size, ahead, 0, True, True) for ahead in grid.costs.handed_ahead]
+    if fragment is not None:
+        ways = [replace(way, wide=wide) for way in ways for wide in (True, False)]
 
     def scheduled(way: ProductBlock) -> Scheduled:
         if way.grouped:
@@ -281,11 +287,15 @@ def _schedule_tiles(
     order = _side_by_side_last(reduction)
     if order != tuple(loop.axis.name for loop in reduction.loops):
         state.do(ReorderReduction(reduction.name, order))
-    stage = Stage(m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands)
+    stage = Stage(
+        m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands, way.wide
+    )
     state.do(stage)
     if way.handed:
         tiles = next((loop.extent for loop in reversed(state.loops())), 1)
-        state.do(Persist(grid.processors, rows_at_once(grid.processors, tile.rows, tile.columns, tiles)))
+        count = sym.product(loop.extent for loop in state.loops())
+        together = min(grid.processors, count) if isinstance(count, int) else grid.processors
+        state.do(Persist(together, rows_at_once(together, tile.rows, tile.columns, tiles)))
         state.do(Parallelise(1))
         state.do(SpecialiseWarps(stage.threads, COPIERS, target.requested_block))
         return state.finish()

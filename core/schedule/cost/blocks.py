@@ -6,10 +6,9 @@ one product. Nothing here was measured on a device: `luminal tune` does that, wh
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from luminal.core.grid import REGISTER, WARP, BlockLimits, BlockTile, Fragment, Grid
+from luminal.core.grid import REGISTER, SMALL, WARP, BlockLimits, BlockTile, Fragment, Grid
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,16 @@ def of_fragments(tile: BlockTile, fragment: Fragment | None, across: int) -> Blo
     return tile._replace(rate=min(tile.rate, tile.rows * tile.columns / (fragment.each_byte * moved)))
 
 
-def product_block(grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: int) -> Block:
+def product_block(
+    grid: Grid, tile: BlockTile, threads: int, itemsize: int, staged: int, ahead: int, wide: bool = False
+) -> Block:
     """What a block of ``threads`` takes for a tile of sums of ``itemsize`` bytes: the sums, a row and a column of a
-    step, and ``staged`` bytes of each row and column, once more for each step that they are copied ``ahead``."""
+    step, and ``staged`` bytes of each row and column, once more for each step that they are copied ``ahead``; with
+    ``wide``, what sums pass through."""
     words = max(1, itemsize // REGISTER)
     held = tile.rows * tile.columns // threads * words + 2 * tile.side * words
     stages = (tile.rows + tile.columns) * staged * (1 + ahead)
-    return Block(threads, held + grid.costs.spare, stages)
+    return Block(threads, held + grid.costs.spare, stages + threads * SMALL * itemsize * wide)
 
 
 def resident(grid: Grid, block: Block) -> int:
@@ -62,13 +64,19 @@ def block_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: in
 
 
 def handed_cycles(grid: Grid, tile: BlockTile, threads: int, batch: int, rows: int, columns: int) -> float:
-    """As ``block_cycles``, for groups of warps in blocks that stay, one on each processor: infinite where not every
-    processor has a tile, as then nothing is gained by staying."""
-    tiles = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    if tiles < grid.processors:
-        return math.inf
-    of_tile = tile.rows * tile.columns / (tile.rate * min(1.0, threads / (WARP * grid.costs.warps)))
-    return _waves(grid, tile, batch, rows, columns) * of_tile * grid.costs.grouped * grid.costs.handed_time
+    """As ``block_cycles``, for groups of warps in blocks that stay, one on each processor. Of few threads it waits for
+    what others would hide, unless no processor has a second tile: then nobody has others."""
+    waves = _waves(grid, tile, batch, rows, columns)
+    busy = min(1.0, threads / (WARP * grid.costs.warps)) if waves > 1 else 1.0
+    of_tile = tile.rows * tile.columns / (tile.rate * busy)
+    return waves * of_tile * grid.costs.grouped * grid.costs.handed_time
+
+
+def storing_cycles(grid: Grid, tile: BlockTile, terms: int, wide: bool, batch: int, rows: int, columns: int) -> float:
+    """The part of a step, one of ``terms``, of the time in which threads store what they have summed, ``wide`` or each
+    element by itself."""
+    each = grid.costs.storing if wide else grid.costs.storing_each
+    return _waves(grid, tile, batch, rows, columns) * tile.rows * tile.columns * each / terms
 
 
 def waiting_cycles(grid: Grid, tile: BlockTile, block: Block, batch: int, rows: int, columns: int) -> float:

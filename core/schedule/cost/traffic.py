@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.grid import SMALL
 from luminal.core.ir import Node
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import headers, inside, reads
@@ -42,6 +43,8 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
             case ln.Combine():
                 found[statement.array] += times * statement.count
+            case ln.Regroup():
+                found[statement.array] += times * SMALL
             case ln.Contract():
                 found[statement.a] += own * _most(statement.rows, dims)
                 own *= statement.columns

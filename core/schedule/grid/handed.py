@@ -129,7 +129,8 @@ class SpecialiseWarps:
     """``copiers`` threads besides the ``threads`` of a block copy boxes and hand them over, and nothing else; the
     others do the rest. No barrier of the block is needed.
 
-    Legal where shared arrays are filled by boxes that are handed over, and read by products in the background alone;
+    Legal where shared arrays are filled by boxes that are handed over, and read by products in the background alone, or
+    are those through which warps exchange elements;
     and where ``limits`` allow a block so many arrays and registers.
     """
 
@@ -143,6 +144,7 @@ class SpecialiseWarps:
         body = wrap(loops[len(tasks) :], body)
         every = statements(body)
         shared = {s.name for s in every if isinstance(s, ln.Alloc) and s.space != "registers"}
+        filled = {s.array for s in every if isinstance(s, ln.CopyBox)}
         boxes = {id(inner) for s in every if isinstance(s, ln.CopyBox) for inner in statements(s.body)}
         for statement in every:
             if id(statement) in boxes or isinstance(statement, ln.CopyBox | ln.Loop | ln.If | ln.Alloc):
@@ -150,7 +152,8 @@ class SpecialiseWarps:
             if isinstance(statement, ln.Barrier | ln.Let | ln.Sort):
                 raise ScheduleError("specialise warps: threads that copy take no part in what all threads do together")
             background = isinstance(statement, ln.Contract) and statement.background
-            if not background and not shared.isdisjoint(set().union(*arrays_touched((statement,)))):
+            of_warps = isinstance(statement, ln.Regroup) and statement.through not in filled
+            if not (background or of_warps) and not shared.isdisjoint(set().union(*arrays_touched((statement,)))):
                 raise ScheduleError("specialise warps: a shared array is used by others than products and boxes")
         if not boxes or not any(isinstance(s, HandOver) for s in every):
             raise ScheduleError("specialise warps: nothing is copied as boxes and handed over")

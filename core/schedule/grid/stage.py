@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import BlockCosts
+from luminal.core.grid import SMALL, WARP, BlockCosts
 from luminal.core.schedule.grid.handed import HandedSteps
-from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged
+from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged, uniform
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import element_and_value, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
-from luminal.core.schedule.nest.walk import accesses, perfect_loops
+from luminal.core.schedule.nest.walk import Body, accesses, perfect_loops, reads
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -38,6 +39,9 @@ class Stage:
     Groups of warps multiply in the background, and stages are filled ``ahead`` steps before they are multiplied.
     ``steps`` of the product are written out. Stages may be ``handed`` over by warps that only copy. Elements of another
     type than ``operands`` are converted to that, which holds all their values, as they are staged.
+
+    With ``wide``, the lanes of a warp regroup their elements, so that each stores, and reads what is added, several
+    neighbours of a row at once. Legal where fragments leave pairs and results lie side by side along columns.
     """
 
     m: str
@@ -50,6 +54,7 @@ class Stage:
     steps: int = field(default=BlockCosts.steps, repr=False)
     handed: bool = False
     operands: DType | None = None
+    wide: bool = False
 
     @property
     def threads(self) -> int:
@@ -80,7 +85,6 @@ class Stage:
         thread = sym.var("t0", 0, self.threads - 1)
         held = self.parts.of_thread(thread, self.rows, self.columns)
         first = thread * held.size
-        element = ln.load("tile", first + held.number, reduction.dtype)
         zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
         clear = held.loops((ln.Store("tile", first + held.number, zero),))
         k_0 = Var("k_0", 0, self.depth - 1)
@@ -98,20 +102,59 @@ class Stage:
 
         kind = HandedSteps if self.handed else BackgroundSteps if self._in_groups else StagedSteps
         steps = kind(self.threads, count, (a, b), product, self.ahead)
-        by = {ln.temporary(reduction.name, reduction.dtype): element}
-        at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
-        after = substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)
-        valid = (*rows.valid(held.row), *columns.valid(held.column))
-        after = held.loops((ln.If(valid, after),) if valid else after)
+
+        def after(place: Int, row: Int, column: Int) -> Body:
+            by = {ln.temporary(reduction.name, reduction.dtype): ln.load("tile", first + place, reduction.dtype)}
+            at = {rows.loop.axis: rows.at(row), columns.loop.axis: columns.at(column)}
+            return substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)
+
+        through: Body = ()
+        if self.wide:
+            through = (ln.Alloc("through", reduction.dtype, self.threads * SMALL, "shared"),)
+            end = self._in_neighbours(nest, thread, first, reduction.dtype, rows, columns, after)
+        else:
+            valid, each = (
+                (*rows.valid(held.row), *columns.valid(held.column)),
+                after(held.number, held.row, held.column),
+            )
+            end = (by_threads(self.threads, *held.loops((ln.If(valid, each),) if valid else each)),)
         body = (
             *steps.allocations(),
+            *through,
             ln.Alloc("tile", reduction.dtype, held.size * self.threads, "registers"),
             by_threads(self.threads, *clear),
             *steps.body(),
-            by_threads(self.threads, *after),
+            *end,
         )
         others = [loop for loop in loops if loop not in (rows.loop, columns.loop)]
         return replace(nest, body=wrap([*others, *_header(columns), *_header(rows)], body), threads=self.threads)
+
+    def _in_neighbours(
+        self, nest: ln.LoopNest, thread: Int, first: Int, dtype: DType, rows: Side, columns: Side,
+        after: Callable[[Int, Int, Int], Body],
+    ) -> Body:  # fmt: skip
+        """What is done with the elements that each thread has, ``after`` they have been regrouped: to as many
+        neighbours at once as are read and written together, and exist together or not at all."""
+        if not isinstance(self.parts, Warps):
+            raise ScheduleError("stage: only the lanes of warps regroup what they hold")
+        near = self.parts.regrouped(thread, self.rows, self.columns)
+        place = sym.floordiv(thread, WARP) * (WARP * SMALL)
+        exchange = ln.Regroup("tile", first + near.number, dtype, "through", place)
+        for width in (SMALL, SMALL // 2):
+            groups, lane = sym.axis("e3", SMALL // width), sym.axis("v0", width)
+            group, axis = sym.as_var(groups), sym.as_var(lane)
+            assert axis is not None
+            inner = groups * width + lane
+            stores = after(near.number + inner, near.row, near.column + inner)
+            valid = (*rows.valid(near.row), *columns.valid(near.column + inner))
+            if not (all(uniform(v, axis, width) for v in valid) and _together(stores, nest, axis, width)):
+                continue
+            valid = tuple(c for v in valid if not sym.always(c := sym.substitute(v, {axis: 0})))
+            stores = (ln.Loop(axis, width, "vector", stores, width),)
+            stores = (ln.If(valid, stores),) if valid else stores
+            stores = stores if group is None else (ln.Loop(group, SMALL // width, "unroll", stores),)
+            return by_threads(self.threads, *near.loops((exchange,))), by_threads(self.threads, *near.loops(stores))
+        raise ScheduleError("stage: results do not lie side by side along columns")
 
     def _value(self, nest: ln.LoopNest, right: ln.Scalar) -> ln.Scalar | None:
         """What threads compute of B; None where they copy it."""
@@ -133,6 +176,27 @@ class Stage:
     @staticmethod
     def _side(loop: ln.Loop, size: int) -> Side:
         return Side(loop, size, sym.axis(f"{loop.axis.name}_1", sym.ceildiv(loop.extent, size)) * size)
+
+
+def _together(body: Body, nest: ln.LoopNest, axis: Var, width: int) -> bool:
+    """Whether ``body`` only stores, ``width`` neighbours along ``axis`` at once, and reads as many, or one for all."""
+    aligned = {array.name for array in nest.arrays if array.aligned}
+
+    def stride(offset: Int, whole: bool) -> Int | None:
+        linear = sym.coefficient(offset, axis)
+        if linear is None or (whole and sym.mod(linear[1], width) != 0):
+            return None
+        return linear[0]
+
+    for statement in body:
+        if not isinstance(statement, ln.Store) or statement.valid or statement.array not in aligned:
+            return False
+        if stride(statement.offset, True) != 1:
+            return False
+        offsets = [read for read in reads(statement) if read.array != "tile"]
+        if any(read.valid or stride(read.offset, False) not in (0, 1) for read in offsets):
+            return False
+    return True
 
 
 def _header(side: Side) -> list[ln.Loop]:

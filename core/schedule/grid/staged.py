@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import ALIGNMENT, BOX_LINES, BOX_RANK, COPIES, LINES, PANEL, SMALL
+from luminal.core.matching import cuts, digits
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute_scalar
@@ -59,7 +61,7 @@ class StagedOperand:
     ahead: bool
     panels: bool = False
     room: int = 0
-    box: ln.CopyBox | None = None  # of the first step, where a device can copy it as one
+    box: ln.CopyBox | None = None  # of the step that begins with term ``number``, where a device can copy it as one
 
     def stage(self, number: int) -> str:
         """The name of a stage."""
@@ -69,6 +71,11 @@ class StagedOperand:
     def terms(self) -> Int:
         """Terms of a whole line."""
         return sym.product(loop.extent for loop in self.reduced)
+
+    @property
+    def number(self) -> Var:
+        """The number of a term of a line."""
+        return Var("term", 0, self.terms - 1)
 
     @property
     def row(self) -> int:
@@ -102,9 +109,8 @@ class StagedOperand:
         """The statement that fills the stage ``name`` with the terms of ``step``."""
         if self.box is None:
             return self._by_threads(name, step)
-        first, second, *others = self.box.origin
-        moved = (first + step * self.depth, second) if self.by_line else (first, second + step * self.depth)
-        return replace(self.box, array=name, origin=(*moved, *others), body=(self._by_threads(name, step),))
+        origin = tuple(sym.substitute(x, {self.number: step * self.depth}) for x in self.box.origin)
+        return replace(self.box, array=name, origin=origin, body=(self._by_threads(name, step),))
 
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
         count = self.side.size * self.depth // self.width
@@ -151,7 +157,7 @@ class StagedOperand:
                 return False
             if start[0] == 1 and sym.mod(start[1], width) != 0:
                 return False
-        return all(_uniform(mask, variable, width) for mask in masks)
+        return all(uniform(mask, variable, width) for mask in masks)
 
     def _position(self, copied: Int, group: Int) -> tuple[Int, Int]:
         """The line and the term of element ``group`` of copy number ``copied``."""
@@ -162,14 +168,18 @@ class StagedOperand:
     def _at(self, line: Int, term: Int, step: Int) -> tuple[dict[Var, Int], list[Int]]:
         """Where an element is: each axis of the product, and the conditions under which it exists."""
         position, number = self.side.at(line), step * self.depth + term
-        by = {self.side.loop.axis: position}
-        rest = number
-        for loop in reversed(self.reduced):
-            by[loop.axis] = rest if loop is self.reduced[0] else sym.mod(rest, loop.extent)
-            rest = sym.floordiv(rest, loop.extent)
+        by = self.axes(position, number)
         masks = [sym.substitute(v, by) for v in self.access.valid]
         masks += [self.side.loop.extent - 1 - position, self.terms - 1 - number]
         return by, [m for m in masks if not sym.always(m)]
+
+    def axes(self, position: Int, number: Int) -> dict[Var, Int]:
+        """Each axis of the product, at a row or column and the number of a term."""
+        by = {self.side.loop.axis: position}
+        for loop in reversed(self.reduced):
+            by[loop.axis] = number if loop is self.reduced[0] else sym.mod(number, loop.extent)
+            number = sym.floordiv(number, loop.extent)
+        return by
 
     def _element(self, by: dict[Var, Int], valid: tuple[Int, ...]) -> ln.Scalar:
         """The element there, zero where it is not ``valid``."""
@@ -230,37 +240,61 @@ def _room(dtype: DType, along: bool, fragments: bool) -> int:
 
 
 def _box(nest: ln.LoopNest, operand: StagedOperand) -> ln.CopyBox | None:
-    """The box of memory that is the operand's stage of the first step; None where it is none that devices copy: other
-    strides than multiples of ``ALIGNMENT`` bytes, masks, too many dimensions."""
-    access, side = operand.access, operand.side
-    (term, *more), part = operand.reduced, ALIGNMENT // operand.dtype.itemsize
+    """The box of memory that is the operand's stage of a step; None where it is none that devices copy: other strides
+    than multiples of ``ALIGNMENT`` bytes, masks, too many dimensions.
+
+    Where an offset takes the number of a line or of a term apart, as in panels, each digit is a dimension. The tile, or
+    the step, is then a part of the last digit: weights in panels, ``n % 256 + 256*k + 256*K * (n // 256)``, are a
+    tensor of ``N / 256`` by ``K`` by 256, where a tile has 256 columns or a divisor of that."""
+    access, side, part = operand.access, operand.side, ALIGNMENT // operand.dtype.itemsize
     aligned = all(array.aligned for array in nest.arrays if array.name == access.array)
-    if more or access.valid or not aligned or operand.extent // operand.row > BOX_LINES:
+    if access.valid or not aligned or operand.extent // operand.row > BOX_LINES:
         return None
-    others = sorted(sym.variables(access.offset) - {term.axis, side.loop.axis, *nest.dims}, key=lambda v: v.name)
-    rest: Int = access.offset
-    strides: dict[Var, Int] = {}
-    for axis in (term.axis, side.loop.axis, *others):
-        linear = sym.coefficient(rest, axis)
-        if linear is None or sym.variables(linear[0]) - {*nest.dims}:
+    term, line = operand.number, side.loop.axis
+    rest = sym.substitute(access.offset, operand.axes(sym.expr(line), sym.expr(term)))
+    others = sorted(sym.variables(rest) - {term, line, *nest.dims}, key=lambda v: v.name)
+    counts = {term: (operand.terms, operand.depth), line: (side.loop.extent, side.size)}
+    inner: dict[Var, _Dimension] = {}
+    outer: list[_Dimension] = []
+    for axis in (term, line, *others):
+        extent, taken = counts.get(axis, (axis.hi + 1, 1))
+        split = digits(axis, extent, cuts(axis, (rest,)), "")
+        if split is None or (len(split) > 1 and sym.mod(split[0][1], taken) != 0):
             return None
-        strides[axis], rest = linear
-    along, across = (term.axis, side.loop.axis) if operand.by_line else (side.loop.axis, term.axis)
-    apart = tuple(strides[axis] for axis in (across, *others))
-    if strides[along] != 1 or any(sym.mod(x, part) != 0 or not sym.always(x - part) for x in apart):
+        rest = sym.substitute(rest, {axis: sum((digit * scale for digit, _, scale in split), start=0)})
+        position = side.first if axis == line else sym.expr(axis)
+        for number, (digit, size, scale) in enumerate(split):
+            variable = sym.as_var(digit)
+            linear = None if variable is None else sym.coefficient(rest, variable)
+            if linear is None or sym.variables(linear[0]) - {*nest.dims}:
+                return None
+            first = sym.floordiv(position, scale)
+            found = _Dimension(first if number == len(split) - 1 else sym.mod(first, size), size, linear[0])
+            rest = linear[1]
+            if number == 0 and axis in counts:
+                inner[axis] = found
+            else:
+                outer.append(found)
+    along, *apart = (inner[term], inner[line], *outer) if operand.by_line else (inner[line], inner[term], *outer)
+    if along.stride != 1 or any(sym.mod(x.stride, part) != 0 or not sym.always(x.stride - part) for x in apart):
         return None
-    if sym.mod(rest, part) != 0 or len(others) + 2 > BOX_RANK:
+    if sym.mod(rest, part) != 0 or len(apart) + 1 > BOX_RANK:
         return None
-    first = {term.axis: 0, side.loop.axis: side.first}
-    sizes = {term.axis: term.extent, side.loop.axis: side.loop.extent, **{v: v.hi + 1 for v in others}}
-    axes = (along, across, *others)
     return ln.CopyBox(
-        operand.name, access.array, tuple(first.get(axis, sym.expr(axis)) for axis in axes),
-        tuple(sizes[axis] for axis in axes), apart, rest, operand.extent // operand.row, operand.row,
+        operand.name, access.array, tuple(x.first for x in (along, *apart)), tuple(x.size for x in (along, *apart)),
+        tuple(x.stride for x in apart), rest, operand.extent // operand.row, operand.row,
     )  # fmt: skip
 
 
-def _uniform(mask: Int, group: Var, width: int) -> bool:
+class _Dimension(NamedTuple):
+    """A dimension of a tensor of which a box is copied: where the box begins, its size and its stride in elements."""
+
+    first: Int
+    size: Int
+    stride: Int
+
+
+def uniform(mask: Int, group: Var, width: int) -> bool:
     """Whether ``mask >= 0`` holds for all of ``width`` values of ``group`` or for none."""
     linear = sym.coefficient(mask, group)
     if linear is None or linear[0] not in (-1, 0, 1):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import Fragment
+from luminal.core.grid import SMALL, WARP, Fragment, in_pairs, in_rows
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import Body
@@ -82,6 +86,57 @@ class Warps:
         column = left + j * fragment.columns + sym.substitute(fragment.column, by)
         return ThreadTile(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)
 
+    def regrouped(self, thread: Int, rows: int, columns: int) -> Neighbours:
+        """The part of a tile that ``thread`` has, once the lanes of its warp have regrouped their elements. Raises
+        ScheduleError where these do not lie as such lanes have them."""
+        fragment, across, wide = self.fragment, columns // self.columns, 2 * SMALL
+        beside, parts = max(1, wide // fragment.columns), max(1, fragment.elements // SMALL)
+        if not _lies_in_pairs(fragment) or self.columns % (beside * fragment.columns):
+            raise ScheduleError(f"stage: lanes do not hold pairs of {self.rows} x {self.columns} of {fragment.name}")
+        of_group, number = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
+        top, left = sym.floordiv(of_group, across) * self.rows, sym.mod(of_group, across) * self.columns
+        extents = (self.rows // fragment.rows, self.columns // (beside * fragment.columns), parts)
+        i, j, part = axes = tuple(sym.axis(f"e{k}", extent) for k, extent in enumerate(extents))
+        first = {fragment.lane: sym.floordiv(number, WARP) * WARP, fragment.element: part * SMALL}
+        inner = in_rows(sym.mod(thread, WARP), 0)
+        row = top + i * fragment.rows + sym.substitute(fragment.row, first) + inner.row
+        column = left + j * (beside * fragment.columns) + sym.substitute(fragment.column, first) + inner.column
+        place = ((i * extents[1] + j) * parts + part) * SMALL
+        return Neighbours(axes, extents, row, column, place)
+
+
+@cache
+def _lies_in_pairs(fragment: Fragment) -> bool:
+    """Whether ``SMALL`` elements of each lane lie in pairs: of a fragment, or of several side by side."""
+    count = max(fragment.elements, SMALL)
+    lane, number = np.divmod(np.arange(fragment.warp * count), count)
+
+    def places(lane: Any, number: Any) -> tuple[Any, Any]:
+        beside, element = np.divmod(number, fragment.elements)
+        by = {fragment.lane.name: lane, fragment.element.name: element}
+        return sym.evaluate(fragment.row, by), sym.evaluate(fragment.column, by) + beside * fragment.columns
+
+    found, first = places(lane, number), places(lane // WARP * WARP, number // SMALL * SMALL)
+    wanted = in_pairs(sym.var("lane", 0, WARP - 1), sym.var("e", 0, SMALL - 1))
+    by = {"lane": lane % WARP, "e": number % SMALL}
+    return all(np.array_equal(x - y, sym.evaluate(w, by)) for x, y, w in zip(found, first, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A thread's part of a tile in neighbours: ``SMALL`` of a row from ``row`` and ``column`` on, for all values of
+    ``axes``; the first of them is its element number ``number``."""
+
+    axes: tuple[Int, ...]
+    extents: tuple[int, ...]
+    row: Int
+    column: Int
+    number: Int
+
+    def loops(self, body: Body) -> Body:
+        """``body`` for each of the groups."""
+        return _loops(self.axes, self.extents, body)
+
 
 @dataclass(frozen=True)
 class ThreadTile:
@@ -112,5 +167,9 @@ class ThreadTile:
 
     def loops(self, body: Body) -> Body:
         """``body`` for each of the elements."""
-        axes = zip(self.axes, self.extents, strict=True)
-        return wrap([ln.Loop(v, extent, "unroll", ()) for axis, extent in axes if (v := sym.as_var(axis))], body)
+        return _loops(self.axes, self.extents, body)
+
+
+def _loops(axes: tuple[Int, ...], extents: tuple[int, ...], body: Body) -> Body:
+    pairs = zip(axes, extents, strict=True)
+    return wrap([ln.Loop(v, extent, "unroll", ()) for axis, extent in pairs if (v := sym.as_var(axis))], body)

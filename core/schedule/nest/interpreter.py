@@ -17,7 +17,7 @@ import numpy as np
 from luminal.core import numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.grid import Fragment
+from luminal.core.grid import SMALL, WARP, Fragment, in_pairs, in_rows
 from luminal.core.schedule.nest.hand_over import HandOver
 from luminal.core.schedule.nest.ir import (
     Access,
@@ -39,6 +39,7 @@ from luminal.core.schedule.nest.ir import (
     Prefetch,
     Reduction,
     Reductions,
+    Regroup,
     Scalar,
     Sort,
     Statement,
@@ -159,6 +160,8 @@ class _Machine:
             heap[0] = min(heap[0], value)
         elif isinstance(statement, Combine):
             self._combine(statement)
+        elif isinstance(statement, Regroup):
+            self._regroup(statement)
         elif isinstance(statement, If):
             if self._hold(statement.valid):
                 self.body(statement.body)
@@ -280,6 +283,20 @@ class _Machine:
         for number in range(first, first + statement.count):
             mine = slice(number, number + part * statement.lanes, part)
             array[mine] = _combined(statement.op, array[mine], statement.dtype)
+
+    def _regroup(self, statement: Regroup) -> None:
+        """The first lane does it for all of its warp."""
+        if self.thread % WARP:
+            return
+        array, first = self._element(statement.array, statement.offset)
+        lane, element = np.divmod(np.arange(WARP * SMALL), SMALL)
+        held = first + lane * (len(array) // self.threads) + element
+        by = {"lane": lane, "element": element}
+        lanes, elements = sym.var("lane", 0, WARP - 1), sym.var("element", 0, SMALL - 1)
+        before, after = (tuple(sym.evaluate(x, by) for x in place(lanes, elements)) for place in (in_pairs, in_rows))
+        matrix = np.empty((2 * SMALL, 2 * SMALL), array.dtype)
+        matrix[before] = array[held]
+        array[held] = matrix[after]
 
     def _let(self, statement: Let) -> None:
         value = int(self.value(statement.value))

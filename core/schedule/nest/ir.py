@@ -230,6 +230,24 @@ class Combine:
 
 
 @dataclass(frozen=True)
+class Regroup:
+    """The lanes of each warp exchange elements, so that each has neighbours: those of a matrix that they hold as
+    fragments leave them (``grid.in_pairs``), ``SMALL`` each from ``offset`` on in their parts of ``array``, in
+    registers, are held row by row afterwards (``grid.in_rows``). They pass ``through`` a shared array, from ``place``
+    on, where each warp has as many elements of its own. It lies in a loop that threads divide, of which it is the only
+    statement that touches ``array``."""
+
+    array: str
+    offset: Int
+    dtype: DType
+    through: str
+    place: Int
+    fields: ClassVar[Fields] = Fields(
+        indices=("offset", "place"), reads=("array", "through"), writes=("array", "through"), other=("dtype",)
+    )
+
+
+@dataclass(frozen=True)
 class If:
     """``body`` where every condition of ``valid`` is at least zero."""
 
@@ -449,6 +467,7 @@ Statement: TypeAlias = (
     | Sort
     | KeepLeast
     | Combine
+    | Regroup
     | If
     | Alloc
     | Barrier

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from luminal.core import symbolic as sym
+from luminal.core.grid import SMALL
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.hand_over import HandOver
 
@@ -62,6 +63,9 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
                 f"{indent}{statement.array}[{statement.offset} .. + {statement.count}] = {statement.op} of "
                 f"{statement.lanes} neighbouring threads"
             )
+        case ln.Regroup():
+            part = f"{statement.array}[{statement.offset} .. + {SMALL}]"
+            yield f"{indent}{part} of neighbours in a row, through {statement.through}[{statement.place}]"
         case ln.Alloc():
             rows = f" in panels, rows of {statement.row}" if statement.row else ""
             yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]{rows}"

@@ -12,11 +12,12 @@ inline namespace LM_RUNTIME {
 /// An array as the host describes it: CUtensorMap.
 struct alignas(128) TensorMap { uint64_t words[16]; };
 
-/// What a thread knows of the copies of its block: the arrivals of S groups, which are used in turn, and how many groups
-/// were started and have arrived. All threads make the same calls, so that they know the same.
+/// What a thread knows of the copies of its block: the arrivals of S groups, which are used in turn; which of them is that
+/// of the next group to be started, and of the next to be waited for, with the parity of its phase; and how many groups
+/// are between these. All threads make the same calls, so that they know the same.
 template <int S> struct Boxes {
     uint64_t* arrivals;
-    int started, arrived;
+    int next, oldest, parity, left;
 };
 
 namespace detail {
@@ -68,7 +69,7 @@ template <int S> LM_DEVICE Boxes<S> boxes_begin(uint64_t* arrivals, int index) {
 #endif
     }
     barrier();
-    return {arrivals, 0, 0};
+    return {arrivals, 0, 0, 0, 0};
 }
 
 namespace detail {
@@ -119,22 +120,25 @@ LM_DEVICE void copy_panels(uint64_t* arrival, T* to, const TensorMap& map, int f
 template <int lines, int panels, int S, class T, class... Rest>
 LM_DEVICE void copy_box(const Boxes<S>& boxes, T* to, const TensorMap& map, int index, int first, Rest... rest) {
     if (index == 0) {
-        detail::copy_panels<lines, panels>(boxes.arrivals + boxes.started % S, to, map, first, rest...);
+        detail::copy_panels<lines, panels>(boxes.arrivals + boxes.next, to, map, first, rest...);
     }
 }
 
 /// Ends a group: the boxes since the last.
 template <int S> LM_DEVICE void boxes_commit(Boxes<S>& boxes, int index) {
-    if (index == 0) detail::arrival_arrive(boxes.arrivals + boxes.started % S);
-    ++boxes.started;
+    if (index == 0) detail::arrival_arrive(boxes.arrivals + boxes.next);
+    boxes.next = boxes.next + 1 == S ? 0 : boxes.next + 1;
+    ++boxes.left;
 }
 
 /// Waits until at most the last `groups` groups are still under way.
 template <int groups, int S> LM_DEVICE void boxes_wait(Boxes<S>& boxes) {
     static_assert(groups < S, "so many groups have an arrival each");
-    while (boxes.started - boxes.arrived > groups) {
-        detail::arrival_wait(boxes.arrivals + boxes.arrived % S, static_cast<uint32_t>(boxes.arrived / S % 2));
-        ++boxes.arrived;
+    while (boxes.left > groups) {
+        detail::arrival_wait(boxes.arrivals + boxes.oldest, static_cast<uint32_t>(boxes.parity));
+        boxes.parity ^= boxes.oldest + 1 == S;
+        boxes.oldest = boxes.oldest + 1 == S ? 0 : boxes.oldest + 1;
+        --boxes.left;
     }
 }
 

@@ -29,7 +29,7 @@ template <int size, int rows, int row> LM_DEVICE int in_panels(int offset) {
 /// Such a matrix of T as an operand: the terms of a sum lie `along_` its rows, or down.
 template <class T, int rows, int row, bool along_> struct Panels {
     static_assert(128 % sizeof(T) == 0 && row * sizeof(T) % 128 == 0 && rows % 8 == 0, "whole panels");
-    enum { along = along_ };
+    enum { along = along_, wide = 128 / sizeof(T) };
 
     /// Where the element of that line and term lies, both counted from element `offset`.
     LM_MEMBER int place(int offset, int line, int term) {
@@ -44,9 +44,13 @@ template <class T, int rows, int row, bool along_> struct Panels {
     /// bits 0-13 the address, 16-29 from one panel to the next where terms lie down, 32-45 from eight lines to the next
     /// eight, all by 16; 62-63: swizzling of 128 bytes.
     LM_MEMBER uint64_t descriptor(const T* first, int offset) {
-        constexpr uint64_t panels = along_ ? 1 : rows * 128 / 16, lines = 8 * 128 / 16, swizzled = 1;
-        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first + place(offset, 0, 0)));
-        return (address & 0x3ffff) >> 4 | panels << 16 | lines << 32 | swizzled << 62;
+        constexpr uint32_t panels = along_ ? 1 : rows * 128 / 16, lines = 8 * 128 / 16, swizzled = 1;
+        // Shared memory has fewer bytes than the address could say, and parts of line 0 are in place: so what is known
+        // of the offset is added as a constant.
+        const int line = offset / row, column = offset % row;
+        const uint32_t part = (column / wide * rows + line) * (128 / 16) + column % wide / (16 / sizeof(T));
+        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first)) / 16;
+        return static_cast<uint64_t>(lines | swizzled << 30) << 32 | (address + part + (panels << 16));
     }
 #endif
 };

@@ -10,6 +10,7 @@
 #include "luminal/device/index.hpp"
 #include "luminal/device/lanes.hpp"
 #include "luminal/device/memory.hpp"
+#include "luminal/device/regroup.hpp"
 #include "luminal/device/slots.hpp"
 #include "luminal/device/sort.hpp"
 #include "luminal/device/tile.hpp"
