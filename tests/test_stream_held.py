@@ -22,8 +22,9 @@ from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.grid.held import StreamHeld
 from luminal.core.schedule.grid.thread_tiles import Warps
-from luminal.core.schedule.nest import interpreter, walk
+from luminal.core.schedule.nest import carried, exponents, interpreter, walk
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import replace_leaves
 from luminal.core.schedule.numeric.digits import GUARD
 from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.schedule.program import ir as program
@@ -265,3 +266,110 @@ def test_exponentials_of_few_digits_are_as_exact_as_that(tmp_path: Path) -> None
     np.testing.assert_array_equal(np.isinf(found["y"][:-1]), infinite)
     left = np.abs(found["y"][:-1][~infinite] - expected[:-1][~infinite])
     assert (left <= 2.0**-16 * expected[:-1][~infinite] + 2.0**-126).all()
+
+
+# ---- exponents -----------------------------------------------------------------------------------------------------
+
+
+def rounded(value: ln.Scalar, dtype: DType) -> ln.Scalar:
+    return ln.apply(ops.CAST, (value,), ops.To(dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "moves"),
+    [
+        (types.bf16, 0.125, True), (types.bf16, 4.0, True), (types.f16, 0.125, True), (types.f16, 4.0, False),
+        (types.bf16, 0.3, False), (types.bf16, -0.5, False), (types.bf16, 0.0, False),
+    ],
+)  # fmt: skip
+def test_a_power_of_two_needs_no_rounding(dtype: DType, factor: float, moves: bool) -> None:
+    """All values of the type: the product is the rounded one, but for less than the least number above zero."""
+    x = ln.load("x", 0, dtype)
+    product = ln.apply(ops.MUL, (rounded(x, types.f32), carried.number(factor, types.f32)), None, types.f32)
+    masked = ln.select((sym.var("a0", 0, 3) - 2,), rounded(product, dtype), carried.number(-np.inf, dtype))
+    assert exponents.multiple(rounded(product, dtype)) == ((factor, x) if moves else (1.0, rounded(product, dtype)))
+    c, base = exponents.multiple(masked)
+    assert (c, base) == ((factor, replace_leaves(masked, {rounded(product, dtype): x})) if moves else (1.0, masked))
+    if not moves:
+        return
+    values = np.arange(1 << 16).astype(np.uint16).view(dtype.numpy)
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = values.astype(np.float32) * np.float32(factor)
+        once = exact.astype(dtype.numpy).astype(np.float32)
+        least = float(np.array(1, np.uint16).view(dtype.numpy))
+        off = np.where(exact == once, 0, np.abs(exact.astype(np.float64) - once))
+    np.testing.assert_array_equal(np.isnan(exact), np.isnan(once))
+    assert np.nanmax(off) <= least / 2 and not off[np.abs(exact) >= np.finfo(np.float16).tiny].any()
+
+
+def test_a_product_of_floats_moves_by_any_positive_number() -> None:
+    x = ln.load("x", 0, types.f32)
+    for factor, found in ((0.3, 0.3), (-0.3, 1.0)):
+        value = ln.apply(ops.MUL, (x, carried.number(factor, types.f32)), None, types.f32)
+        c, base = exponents.multiple(value)
+        assert c == np.float32(found) and base is (x if factor > 0 else value)
+
+
+@pytest.mark.parametrize("digits", [8, 11])
+@pytest.mark.parametrize("factor", [0.01, 0.18033688, 0.25, 1.442695, 100.0])
+def test_a_maximum_is_taken_off_in_one_step(digits: int, factor: float) -> None:
+    """Of values of any size of so many digits, weights relative to the greatest are within 2**-16 of themselves, or of
+    the least normal number: as near as differences, which are exact, would give them."""
+    taken = exponents.Taken("d", factor, digits)
+    assert taken.fits == ((digits, factor) != (11, 100.0))
+    at, mine = ln.temporary("d", types.f32), np.float32
+    random = np.random.default_rng(0)
+    for size in (0.0, 1.0, 50.0, taken.limit / 2, taken.limit, 4 * taken.limit, 1e30, 3.3e38):
+        for sign in (1, -1):
+            step = 2.0 ** (math.floor(math.log2(max(size, 2.0**-20))) - digits + 1)
+            drawn = sign * size + step * random.integers(-3, 1, 64) if size > 1 else random.standard_normal(64)
+            x = np.clip(drawn, -3.38e38, 3.38e38).astype(mine)
+            nest = taken_off(taken, at, x)
+            weights = np.exp2(nest.astype(np.float64))
+            assert not taken.fits or 0.5 <= weights.max() <= 2
+            exact = np.exp2(float(mine(factor)) * (x.astype(np.float64) - x.max()))
+            off = np.abs(weights / weights.max() - exact)
+            assert (off <= 2.0**-16 * exact + 2.0**-126).all()
+
+
+def taken_off(taken: exponents.Taken, at: ln.Scalar, x: Array) -> Array:
+    """The exponents of ``x`` less its maximum, as statements compute them."""
+    axis = Var("a0", 0, len(x) - 1)
+    parts = (ln.load("x", sym.expr(axis), types.f32), *(ln.temporary(n, types.f32) for n in (taken.scale, taken.less)))
+    value = ln.apply(ops.MULTIPLY_ADD, parts, None, types.f32)
+    body = (
+        ln.Define("d", ln.load("most", 0, types.f32)), *taken.defined(at),
+        ln.Loop(axis, len(x), "serial", (ln.Store("y", sym.expr(axis), value),)),
+    )  # fmt: skip
+    arrays = tuple(ln.Array(name, types.f32, name == "y") for name in ("x", "most", "y"))
+    found = {"x": x, "most": x.max(keepdims=True), "y": np.zeros(len(x), np.float32)}
+    assert interpreter.run(ln.LoopNest(arrays, (), body), found)
+    return found["y"]
+
+
+def test_rows_of_the_least_number_are_as_plain_code_has_them(tmp_path: Path) -> None:
+    """Masks of models are often that, not -inf: then all weights of a row may be equal. Scores beyond where products
+    are exact, in a later block, replace those before."""
+    graph, arrays = build(added, 4, 70)
+    mask = arrays["x3"].reshape(4, 70)
+    mask[:] = 0
+    mask[0] = float(np.finfo(np.float32).min) * 0.99
+    mask[1, :66] = mask[0, 0]
+    mask[2, 67:] = 3e6
+    made = compiled(graph, (64, 32))
+    (kernel,) = made.kernels
+    assert any(v.op is ops.MULTIPLY_ADD for s in walk.statements(kernel.nest.body) for x in walk.values(s)
+               for v in ln.postorder(x))  # fmt: skip
+    emulated = Emulated({kernel.name: kernel.nest}, dialects.ALL["cuda"], tmp_path)
+    (expected,) = interp.run(graph, arrays).outputs
+    found = run_program(made, arrays, run_kernel=emulated.run_nest)["y"].astype(np.float64)
+    assert np.isfinite(expected.astype(np.float64)).all()
+    agrees(found, arrays, expected.astype(np.float64), types.bf16)
+
+
+def test_scores_are_rounded_once_and_not_scaled() -> None:
+    """The scale joins the exponential's constant, as its rounding changes nothing."""
+    (kernel,) = compiled(build(causal, 256, 256)[0]).kernels
+    every = [v for s in walk.statements(kernel.nest.body) for x in walk.values(s) for v in ln.postorder(x)]
+    assert sum(v.op is ops.CAST and v.dtype == types.bf16 for v in set(every)) == 2  # a score, and what is stored
+    assert not any(v.op is ops.MUL and carried.number(SCALE, types.f32) in v.operands for v in every)

@@ -10,6 +10,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedOperand, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Warps
+from luminal.core.schedule.nest import exponents
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.carried import Carried, reads
 from luminal.core.schedule.nest.operands import product_of
@@ -125,8 +126,9 @@ class _Held(ChainPass):
     """One application of the transform."""
 
     def __init__(self, by: StreamHeld, nest: ln.LoopNest) -> None:
-        super().__init__(nest, by.axis, by.m, by.operand)
+        super().__init__(exponents.row_without_factor(nest), by.axis, by.m, by.operand)
         self.by = by
+        self._shorten_exponents()
         if self.first is None:
             raise ScheduleError("stream: no product gives rows that registers could hold")
         if by.first.columns != by.block or by.last.columns != by.width or by.first.rows != by.last.rows:
@@ -141,6 +143,15 @@ class _Held(ChainPass):
         self.tiles = sym.ceildiv(self.m.extent, by.rows)
         self.begin = sym.axis(f"{by.m}_1", self.tiles) * by.rows
         self.side = Side(self.m, by.rows, self.begin)
+
+    def _shorten_exponents(self) -> None:
+        """Exponentials of a value less a maximum by fewer steps, where ``exponents`` has a form for it."""
+        every, self.multiples = exponents.of_multiples((*self.states, self.result))
+        self.taken: dict[str, exponents.Taken] = {}
+        if self._few_digits and not self._used & {state.name for state in self.maxima}:
+            every, self.taken = exponents.by_multiply_add(every, significant(self.row.dtype))
+        *self.states, self.result = every
+        self.last = self.result
 
     def nest(self) -> ln.LoopNest:
         """Tiles as the tasks; in each, the states, the blocks, and the stores."""
@@ -197,6 +208,10 @@ class _Held(ChainPass):
     def _number(self) -> Int:
         """The place of a row's states."""
         return self.thread * self.tile.rows + self.tile.number
+
+    def so_far(self, state: Carried, row: Int) -> ln.Scalar:
+        found, times = super().so_far(state, row), self.multiples.get(state.name, 1.0)
+        return found if times == 1.0 else self.times(found, self.number(times))
 
     def _state(self, state: Carried) -> ln.Scalar:
         return ln.load(state.name, self._number, self.dtype)
@@ -334,6 +349,8 @@ class _Held(ChainPass):
         for state in self.maxima:
             part = ln.load(_partial(state), self._number, self.dtype)
             rows += [ln.Define(f"{state.name}_block", part), *block.moved(state)]
+            if state.name in self.taken:
+                rows += self.taken[state.name].defined(block.temporary(state, "new"))
         if self.result.moves:
             rows.append(ln.Define("factor", block.factor(self.result)))
             moved = self.times(self._at(total), ln.temporary("factor", self.dtype))
@@ -353,10 +370,19 @@ class _Held(ChainPass):
             self._by_threads(*tile.over_rows(*rows)),
         )
 
+    @property
+    def _used(self) -> set[str]:
+        """The reductions that the stores read."""
+        return {name for s in statements(self.stores) for v in values(s) for name in reads(v)}
+
+    @property
+    def _few_digits(self) -> bool:
+        """Whether rounding leaves few digits of all exponentials of elements."""
+        return self.dtype == f32 and not self._used & {state.name for state in self.sums}
+
     def _eased(self, value: ln.Scalar) -> ln.Scalar:
         """``value`` with exponentials in float32 of as few digits as are needed."""
-        stored = {name for s in statements(self.stores) for v in values(s) for name in reads(v)}
-        if self.dtype != f32 or stored & {state.name for state in self.sums}:
+        if not self._few_digits:
             return value
         digits = significant(self.by.operand) + GUARD
         by: dict[ln.Scalar, ln.Scalar] = {}

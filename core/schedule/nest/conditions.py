@@ -29,10 +29,10 @@ def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
         seen.add(value)
         if value.op is ops.SELECT:
             condition, chosen, other = value.operands
-            if _is_minus_infinity(other):
+            if is_minus_infinity(other):
                 found += implied(condition)
                 stack.append(chosen)
-            elif _is_minus_infinity(chosen):
+            elif is_minus_infinity(chosen):
                 found += denied(condition)
                 stack.append(other)
         elif value.op is ops.ADD:
@@ -44,7 +44,8 @@ def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
     return found
 
 
-def _is_minus_infinity(value: ln.Scalar) -> bool:
+def is_minus_infinity(value: ln.Scalar) -> bool:
+    """Whether ``value`` is the constant -inf."""
     return isinstance(value.leaf, ln.Literal) and value.dtype.is_float and _number(value) == -np.inf
 
 

@@ -300,10 +300,14 @@ class ChainPass(OnePass):
             raise ScheduleError("stream: the right operand of the last sum is not an array element of its own")
         return other
 
+    def so_far(self, state: Carried, row: Int) -> ln.Scalar:
+        """What was carried of ``state``, which is at ``row`` of its array."""
+        return ln.load(state.name, row, self.dtype)
+
     def final(self, row: Int, total: ln.Scalar) -> Body:
         """The stores after the last column: what was carried is read at ``row`` of its arrays; ``total`` is the last
         sum."""
-        found = self.finals(lambda state: total if state is self.result else ln.load(state.name, row, self.dtype))
+        found = self.finals(lambda state: total if state is self.result else self.so_far(state, row))
         by = {ln.temporary(name, self.dtype): value for name, value in found.items()}
         return replace_scalars(self.stores, lambda value: replace_leaves(value, by))
 
