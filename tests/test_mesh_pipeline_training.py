@@ -21,7 +21,7 @@ from benchmarks.eager import EPS, Run
 from luminal import meshes, pipelined_training, planning, sharded
 from luminal.core import exchange
 from luminal.core.errors import InputError
-from luminal.core.mesh import backward_stages
+from luminal.core.mesh import backward_stages, partition
 from luminal.core.mesh.backward_stages import BACKWARD, FORWARD
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program import interpreter
@@ -81,14 +81,20 @@ def taken(kind: str) -> Steps:
     return mesh_training_support.taken(kind) if kind == "gpt2" else steps(lambda: run(kind), FEW, (FEW,))
 
 
-def split(kind: str) -> dict[str, Any]:
-    return {name: {"data": 0} for name in ("tokens" if kind == "gpt2" else "x", "target")}
+def shards(kind: str, axis: str) -> Any:
+    """How rows, or matrices before and after a nonlinearity, are divided along another axis of the mesh."""
+    if axis == "data":
+        return {name: {axis: 0} for name in ("tokens" if kind == "gpt2" else "x", "target")}
+    up, down = ("up", "down") if kind == "gpt2" else ("layers.2", "layers.3")
+    parts = {f"{up}.weight": 0, f"{up}.bias": 0, f"{down}.weight": 1, **({} if kind == "gpt2" else {"table": 1})}
+    return {name: {axis: k} for name, k in parts.items()} if axis else "auto"
 
 
 @cache
-def staged(kind: str, count: int, batches: int, ways: int = 1, link: str | None = FREE) -> PipelinedStep:
-    mesh = {"pipeline": count, **({"data": ways} if ways > 1 else {})}
-    return made(run(kind), mesh=mesh, micro_batches=batches, link=link, **({"shard": split(kind)} if ways > 1 else {}))
+def staged(kind: str, count: int, batches: int, axis: str = "") -> PipelinedStep:
+    """With two ranks beside each other along ``axis``, where there is one."""
+    mesh = {"pipeline": count, **({axis: 2} if axis else {})}
+    return made(run(kind), mesh=mesh, micro_batches=batches, link=FREE, shard=shards(kind, axis))
 
 
 def made(subject: Run, **options: Any) -> PipelinedStep:
@@ -212,20 +218,23 @@ def test_sending_and_receiving_are_under_way_while_others_are_computed() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "batches", "ways"),
-    [("momentum", 2, 1, 1), ("adamw", 2, 2, 1), ("adamw", 4, 4, 1), ("momentum", 4, 8, 1), ("adamw", 2, 2, 2)],
-)
-def test_ranks_take_the_steps_of_one(kind: str, count: int, batches: int, ways: int) -> None:
+    ("kind", "count", "batches", "axis"),
+    [
+        ("momentum", 2, 1, ""), ("adamw", 2, 2, ""), ("adamw", 4, 4, ""), ("momentum", 4, 8, ""),
+        ("adamw", 2, 2, "data"), ("adamw", 2, 2, "tensor"),
+    ],
+)  # fmt: skip
+def test_ranks_take_the_steps_of_one(kind: str, count: int, batches: int, axis: str) -> None:
     """In lock step: losses, the norm of gradients, parameters and what the optimiser keeps; alike on all ranks."""
-    step = staged(kind, count, batches, ways)
+    step = staged(kind, count, batches, axis)
     programs = [program(step, rank) for rank in step.ranks]
-    subject = run(kind)
+    subject, ways, rows = run(kind), len(programs), 2 if axis == "data" else 1
     names = [node.attr.name for node in step.given]
 
     def work(rank: int, other: Any) -> tuple[list[float], dict[str, Any]]:
         mine, state, losses = rank % ways, {}, []
         for number in range(FEW):
-            parts = [np.split(t.numpy(), ways)[mine] for t in subject.batch(number)]
+            parts = [np.split(t.numpy(), rows)[mine % rows] for t in subject.batch(number)]
             rates = np.array([group["lr"] for group in subject.optimizer.param_groups])
             given = dict(zip(names, [*parts, rates], strict=True))
             found = interpreter.run(programs[mine], given, {}, exchange=other, states=state)
@@ -240,17 +249,21 @@ def test_ranks_take_the_steps_of_one(kind: str, count: int, batches: int, ways: 
         for name, home in step.states.items():
             if home in (rank // ways, -1) and name in taken(kind).values[FEW]:
                 whole = taken(kind).values[FEW][name]
-                if name in step.cuts:
-                    continue
-                value = state[name].reshape(tuple(whole.shape))
-                np.testing.assert_array_equal(value, values.setdefault(name, value))
-    assert ways > 1 or values.keys() == taken(kind).values[FEW].keys() - {"layers.1.weight", "layers.1.bias"}
+                places = np.arange(whole.numel()).reshape(whole.shape)
+                own = partition.cut(places, step.cuts[name].cuts if name in step.cuts else (), rank)
+                value = values.setdefault(name, np.full(whole.shape, np.nan, np.float32))
+                mine, before = state[name].reshape(own.shape), value.flat[own]
+                np.testing.assert_array_equal(np.where(np.isnan(before), mine, before), mine)  # alike on all ranks
+                value.flat[own] = mine
+    assert values.keys() == taken(kind).values[FEW].keys() - {"layers.1.weight", "layers.1.bias"}
     taken(kind).check(FEW, values)
+    if axis == "tensor":  # parameters are divided, too, one of them that both stages read
+        assert shards(kind, axis).keys() <= step.cuts.keys()
 
 
 def exported(kind: str, folder: Path, mesh: dict[str, int], batches: int, **options: Any) -> luminal.Training:
     """Writes what the ranks of a test need of a step."""
-    options |= {"shard": split(kind)} if "data" in mesh else {}
+    options |= {"shard": shards(kind, ([*mesh][1:] or [""])[0])}
     name = f"{kind}_{'_'.join(map(str, mesh.values()))}_{batches}"
     training = run(kind).compiled(mesh=mesh, micro_batches=batches, link=FREE, name=name, **options)
     training.export(folder / kind, python_module=False)
@@ -269,18 +282,21 @@ def alone() -> luminal.Training:
 
 
 @mpi_support.needed
-@pytest.mark.parametrize(("mesh", "batches"), [({"pipeline": 2}, 2), ({"pipeline": 2, "data": 2}, 4)])
+@pytest.mark.parametrize(
+    ("mesh", "batches"),
+    [({"pipeline": 2}, 2), ({"pipeline": 2, "data": 2}, 4), ({"pipeline": 2, "tensor": 2}, 2)],
+)
 def test_a_transformer_takes_the_steps_of_one(mesh: dict[str, int], batches: int, tmp_path: Path) -> None:
     """Over MPI, with a tied matrix and clipping: losses, the same bits again from a checkpoint, which one process can
     load, and from that of one process; and what is sent."""
     training = exported("gpt2", tmp_path, mesh, batches)
-    ranks, ways = int(np.prod(list(mesh.values()))), mesh.get("data", 1)
+    ranks, rows = int(np.prod(list(mesh.values()))), mesh.get("data", 1)
     one = alone()
     one.save(tmp_path / "gpt2.of_one")
     stand_in, counted = tmp_path / "libcounting.so", tmp_path / "counted"
     subprocess.run(["cc", "-shared", "-fPIC", str(COUNTING), "-o", str(stand_in), "-ldl"], check=True)
     env = {"PYTHONPATH": os.pathsep.join(sys.path), "REAL_MPI": str(MPI), "COUNTED": str(counted)}
-    done = mpi_support.mpirun(ranks, RANK, tmp_path, ways, "gpt2", mpi=stand_in, **env)
+    done = mpi_support.mpirun(ranks, RANK, tmp_path, rows, "gpt2", mpi=stand_in, **env)
     assert done.returncode == 0, done.stderr
     found = [dict(np.load(tmp_path / f"found.{rank}.npz")) for rank in range(ranks)]
     subject = mesh_training_support.taken("gpt2")
@@ -308,7 +324,9 @@ def test_a_transformer_takes_the_steps_of_one(mesh: dict[str, int], batches: int
         stage, *numbers = map(int, words.groups())
         told[stage] += numbers
     hello = {2: (2, 168 + 56), 4: (6, 3 * (168 + 56))}[ranks]
-    expected = sorted(f"{runs * m + hello[0]} {runs * b + hello[1]}" for m, b in told for _ in range(ways))
+    expected = sorted(
+        f"{runs * m + hello[0]} {runs * b + hello[1]}" for m, b in told for _ in range(ranks // len(told))
+    )
     assert sorted(counted.read_text().splitlines()) == expected
     with pytest.raises(InputError, match=r"the parameters of its stage alone|a part of"):
         training.write_back()
