@@ -4,10 +4,13 @@ they make one step of all.
 The graph of the loss is cut into stages as for inference (``stages.py``). Each stage is differentiated by itself, from
 the gradients of what it sends to those of what it was sent: so backward work lies where the work that it
 differentiates does. Gradients of micro-batches are added up on the rank, from the first to the last, and a step is
-taken by their mean. This is what accumulation of gradients over calls is, with one call for all of them.
+taken by their mean. This is what accumulation of gradients over calls is, with one call for all of them. A rank adds up
+what it has computed; only the sums are exchanged with the ranks beside it, once in a step.
 
 A parameter, and what the optimiser keeps of it, is a state of one stage: the first that reads it. Others that read it,
-too, as the last does of a matrix that is tied, are sent it when a step begins, and send their gradients back.
+too, as the last does of a matrix that is tied, are sent it when a step begins, and send their gradients back. States of
+the model's own, such as statistics of the batch and the count of random draws, lie as in inference, and forward work
+writes them, of each micro-batch in turn.
 
 The order is 1F1B (PipeDream-Flush; Narayanan et al., ICML 2021): a stage goes forward as often as there are stages
 behind it, then forward and backward in turn. So it keeps what backward work reads of as many micro-batches as there
@@ -16,7 +19,7 @@ are stages from it on, however many there are in all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,6 +33,7 @@ from luminal.core.mesh import stages
 from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.divide import Divided
 from luminal.core.mesh.partition import Weight
+from luminal.core.ops import EVERY
 from luminal.core.sizes import largest
 from luminal.core.training import GATHERED, NORM, RATES, Parameter, Plan
 from luminal.core.types import f64
@@ -38,6 +42,7 @@ from luminal.core.types import f64
 CLEAR, FORWARD, BACKWARD, SQUARES, UPDATE = "clear", "forward", "backward", "squares", "update"
 MICRO_BATCH = "micro-batch"  # forward and backward as one graph, as other axes of a mesh divide it
 TOTAL = "loss.sum"  # of the losses of micro-batches, as a state
+OF_ALL = "gradients.of_all"  # the state of a parameter's gradient, of all stages and ranks
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,15 @@ class Value:
 @dataclass(frozen=True)
 class Steps:
     """A step in stages. ``graphs`` are those of the tasks by stage and name, ``forward`` the outputs of each stage's
-    micro-batch that its forward work gives; ``values`` pass between stages; ``owners`` have the parameters, by name,
-    and ``outputs`` says of each output of a step the stage and the task that give it. The ``accumulators`` are states
-    for the time of a step alone. ``kept`` is as in ``training.Step``; ``at`` has the places of the values in ``graph``,
-    that of the loss, as it was cut."""
+    micro-batch that its forward work gives, and ``summed`` those that are added up over micro-batches, in states of the
+    same names; ``values`` pass between stages; ``owners`` have the parameters, by name, and ``outputs`` says of each
+    output of a step the stage and the task that give it. The ``accumulators`` are states for the time of a step alone.
+    ``kept`` is as in ``training.Step``; ``at`` has the places of the values in ``graph``, that of the loss, as it was
+    cut."""
 
     graphs: Mapping[tuple[int, str], Graph]
     forward: tuple[frozenset[str], ...]
+    summed: frozenset[str]
     seconds: tuple[float, ...]
     values: tuple[Value, ...]
     owners: Mapping[str, int]
@@ -94,8 +101,8 @@ def staged(
     """A step that descends along the gradient of the first output of ``graph``, that of one micro-batch, in ``count``
     stages. The graph is built while functions remember their derivatives.
 
-    Raises InputError where the graph has states of its own, where there are fewer steps than stages, and as
-    ``training.step`` does.
+    Raises InputError where data decides sizes, where there are fewer steps than stages or no place to cut between the
+    reading and the writing of a state, and as ``training.step`` does.
     """
     return _Steps(graph, parameters, plan, count, micro_batches).made(link, rates)
 
@@ -108,6 +115,7 @@ class _Stage:
     outputs: list[tuple[str, Node]] = field(default_factory=list)
     inputs: list[Node] = field(default_factory=list)
     read: list[Parameter] = field(default_factory=list)
+    states: list[tuple[State, Node]] = field(default_factory=list)  # the model's own, with their new values
     gradients: dict[str, Node] = field(default_factory=dict)
     returned: dict[Node, Node] = field(default_factory=dict)  # of what it was sent, the gradient
     total: Node | None = None  # its loss
@@ -127,6 +135,7 @@ class _Steps:
         self.order = traverse.topological(graph.roots)
         self.sent: Mapping[Node, Node | None] = {}
         self.home: dict[Node, int] = {}
+        self.keepers: Mapping[str, int] = {}  # the stage that keeps each state of the model's own, or EVERY
         self.names: dict[Node, str] = {}
         self.targets: dict[Node, tuple[int, ...]] = {}
         self.values: list[Value] = []
@@ -159,17 +168,18 @@ class _Steps:
         outputs[self.loss] = last, UPDATE
         if self.plan.told:
             outputs[NORM] = last, UPDATE
-        accumulators = {p.kept(GATHERED) for p in trained} | {TOTAL}
+        summed = {_sum(p, number, owners) for number, stage in enumerate(every) for p in stage.read} | {TOTAL}
         plain: dict[Node, Node] = {}
         roots = derivative.stripped(self.graph.roots, plain)
         return Steps(
             graphs,
-            tuple(frozenset(name for name, _ in stage.outputs) for stage in every),
+            tuple(_forward(stage) for stage in every),
+            frozenset(summed),
             seconds,
             tuple(self.values),
             owners,
             outputs,
-            frozenset(accumulators),
+            frozenset(summed | {p.kept(OF_ALL) for p in trained}),
             {p.name: tuple(training.keeps(p, self.plan)) for p in trained},
             self.graph.computing(roots),
             {name: plain[node] for node, name in self.names.items()},
@@ -180,11 +190,11 @@ class _Steps:
     def _cut(self, link: Link, rates: Rates) -> tuple[float, ...]:
         """Chooses the stages. Functions that remember their derivatives read what they were called with, so a cut
         inside of one costs more than beside it."""
-        whole = replace(self.graph, inputs=self.given, names={})
+        whole = replace(self.graph, inputs=(*self.given, *(state.input for state in self.graph.states)), names={})
         weights = {p.input: Weight(p.initial) for p in self.parameters}
         weights |= {node: Weight(node) for node in self.order if node.op is ops.CONSTANT}
         places = stages.placed(Divided(whole, weights, ()), self.count, self.micro_batches, link, rates)
-        self.home, self.sent = dict(places.stage), places.sent
+        self.home, self.sent, self.keepers = dict(places.stage), places.sent, places.states
         targets: dict[Node, set[int]] = {}
         for node, home in self.home.items():
             for source in map(self.sent.get, node.inputs):
@@ -207,10 +217,12 @@ class _Steps:
         sent = [n for n in self.targets if self.home[n] == number]
         outputs = [*((self.names[n], n) for n in sent), *((k, n) for k, n in self.graph.returned if k in names)]
         made: dict[Node, Node] = dict(received)
-        for node in traverse.topological([n for _, n in outputs], stops=received):
+        kept = [(s, n) for s, n in self.graph.left if self.keepers[s.name] in (number, EVERY)]
+        for node in traverse.topological([n for _, n in (*outputs, *kept)], stops=received):
             if node not in made:
                 with ir.originating(self.origins, *self.origins.get(node, ())):
                     made[node] = traverse.rebuild(node, [made[x] for x in node.inputs])
+        stage.states = [(state, made[n]) for state, n in kept]
         stage.outputs = [(name, made[n]) for name, n in outputs if name != self.loss]
         stage.read = [p for p in self.parameters if p.input in made]
         stage.inputs = [*(n for n in self.given if n in made), *received.values()]
@@ -245,63 +257,60 @@ class _Steps:
             self.values.append(Value(name, owner, tuple(others), "", size, once=True, state=name))
         for number in others:
             if name in every[number].gradients:
-                gathered = parameter.kept(GATHERED)
-                told = _contribution(parameter, number)
-                self.values.append(Value(told, number, (owner,), BACKWARD, size, once=True, state=gathered))
+                told = _sum(parameter, number, {name: owner})
+                self.values.append(Value(told, number, (owner,), BACKWARD, size, once=True, state=told))
 
     def _micro_batch(self, number: int, stage: _Stage, owners: Mapping[str, int]) -> Graph:
-        """Forward and backward work of a micro-batch; accumulators take what is added up over them."""
+        """Forward and backward work of a micro-batch."""
         states = [_same(p) for p in stage.read if owners[p.name] == number]
         given = [p.input for p in stage.read if owners[p.name] != number]
-        if stage.total is not None:
-            total = stage.total * (1 / self.micro_batches)
-            before = ir.input_(TOTAL, total.shape, total.dtype)
-            states.append((_zeros(before), before + total))
-        for p in stage.read:
-            if p.name in stage.gradients:
-                before = _gathered(p)
-                states.append((_zeros(before), before + stage.gradients[p.name]))
         returned = [(_gradient(self.names[node], number), g) for node, g in stage.returned.items()]
-        return self._graph([*stage.inputs, *given], [*stage.outputs, *returned], states)
+        if stage.total is not None:
+            returned.append((TOTAL, stage.total * (1 / self.micro_batches)))
+        returned += [
+            (_sum(p, number, owners), stage.gradients[p.name]) for p in stage.read if p.name in stage.gradients
+        ]
+        return self._graph([*stage.inputs, *given], [*stage.outputs, *returned], [*states, *stage.states])
 
     # ---- the step --------------------------------------------------------------------------------------------------
 
     def _step(
         self, number: int, every: Sequence[_Stage], trained: Sequence[Parameter], owners: Mapping[str, int], last: bool
     ) -> Iterator[tuple[str, Graph]]:
-        """What a stage does once in a step: before the first micro-batch, and after the last one."""
+        """What a stage does once in a step, after the last micro-batch."""
         stage, plan = every[number], self.plan
         own = [p for p in trained if owners[p.name] == number]
-        sums = [_gathered(p) for p in stage.read if p.name in stage.gradients]
-        totals: list[tuple[State, Node]] = []
+        states: list[tuple[State, Node]] = []
         shown: list[tuple[str, Node]] = []
         if stage.total is not None:
             before = ir.input_(TOTAL, stage.total.shape, stage.total.dtype)
-            sums.append(before)
-            totals.append((_zeros(before), before))
+            states.append((_zeros(before), before))
             shown.append((self.loss, before))
-        yield CLEAR, self._graph([], [], [(_zeros(x), ir.expand(constant(0, x.dtype), x.shape)) for x in sums])
         # The gradients of all stages that read a parameter, from the first to the last.
         inputs: list[Node] = []
         parts: list[Node] = []
+        sums: list[tuple[State, Node]] = []
         for p in own:
-            found = [ir.input_(_contribution(p, k), p.input.shape, p.input.dtype)
-                     for k in range(self.count) if k != number and p.name in every[k].gradients]  # fmt: skip
-            inputs += found
+            found = [ir.input_(_sum(p, k, owners), p.input.shape, p.input.dtype)
+                     for k in range(self.count) if p.name in every[k].gradients]  # fmt: skip
+            inputs += found[p.name in stage.gradients :]
             if p.name in stage.gradients:
-                before = _gathered(p)
-                totals.append((_zeros(before), before))
-                found = [before, *found]
+                sums.append((_zeros(found[0]), found[0]))
             part = found[0]
             for other in found[1:]:
                 part = part + other
             parts.append(part)
         if plan.clip_value is not None:
             parts = optimisers.clipped_to_value(parts, plan.clip_value)
-        if plan.clip_norm is not None:
-            if own:
-                gathered = [pair for pair in totals if pair[0].name != TOTAL]
-                yield SQUARES, self._graph(inputs, [(_squares(number), optimisers.squares(parts))], gathered)
+        if plan.clip_norm is None:
+            states += sums
+        else:
+            if own:  # what ranks beside each other exchange for this, the update reads, too
+                told = [(_zeros(ir.input_(p.kept(OF_ALL), p.input.shape, p.input.dtype)), g)
+                        for p, g in zip(own, parts, strict=True)]  # fmt: skip
+                yield SQUARES, self._graph(inputs, [(_squares(number), optimisers.squares(parts))], [*sums, *told])
+                parts, inputs = [state.input for state, _ in told], []
+                states += [(state, state.input) for state, _ in told]
             every_square = [
                 ir.input_(_squares(k), (), optimisers.squares([p.input for p in trained]).dtype)
                 for k in sorted({owners[p.name] for p in trained})
@@ -314,21 +323,15 @@ class _Steps:
                 inputs += every_square
             shown += [(NORM, norm)] if plan.told else []
         rates = ir.input_(RATES, (len(plan.groups),), f64)
-        states = training.updated(own, parts, plan, rates)
         others = [p for p in self.parameters if owners[p.name] == number and p not in own]
-        states += [*map(_same, others), *totals]
+        states = [*training.updated(own, parts, plan, rates), *map(_same, others), *states]
         yield UPDATE, self._graph([rates, *inputs], shown if last else [], states)
 
     def _graph(
         self, inputs: Sequence[Node], outputs: Sequence[tuple[str, Node]], states: Sequence[tuple[State, Node]]
     ) -> Graph:
-        made = replace(
-            self.graph,
-            inputs=(*inputs, *(state.input for state, _ in states)),
-            outputs=(*outputs, *((state.output, node) for state, node in states)),
-            states=tuple(state for state, _ in states), origins=self.origins, structure={},
-        )  # fmt: skip
-        made = derivative.plain(made)
+        made = _with_states(self.graph, inputs, outputs, states)
+        made = derivative.plain(replace(made, origins=self.origins, structure={}))
         used = set(traverse.everything(made.roots))
         return replace(
             made,
@@ -337,22 +340,50 @@ class _Steps:
         )
 
 
-def halves(whole: Divided, forward: Iterable[str]) -> tuple[Divided, Divided]:
-    """A micro-batch's work as the forward work, which gives the outputs ``forward``, and the backward work, which gives
-    the others. The forward work also gives what the backward work reads of it."""
+def added_up(whole: Divided, names: Collection[str]) -> tuple[Divided, Divided]:
+    """A micro-batch's work with a state for each of the outputs ``names``, to which it adds that, as a rank has it;
+    and what makes these states zero."""
+    graph = whole.graph
+    kept = [(name, node) for name, node in graph.returned if name not in names]
+    states, zeros = [], []
+    for name, node in graph.returned:
+        if name in names:
+            before = ir.input_(name, node.shape, node.dtype)
+            states.append((_zeros(before), before + node))
+            zeros.append((states[-1][0], ir.expand(constant(0, node.dtype), node.shape)))
+    initial = {state.name: Weight(state.initial) for state, _ in states}
+    adding = _with_states(graph, graph.given, kept, [*graph.left, *states])
+    clearing = replace(_with_states(graph, (), (), zeros), origins={}, names={})
+    return replace(whole, graph=adding, states={**whole.states, **initial}), Divided(clearing, {}, (), initial)
+
+
+def _with_states(
+    graph: Graph, inputs: Sequence[Node], outputs: Sequence[tuple[str, Node]], states: Sequence[tuple[State, Node]]
+) -> Graph:
+    return replace(
+        graph,
+        inputs=(*inputs, *(state.input for state, _ in states)),
+        outputs=(*outputs, *((state.output, node) for state, node in states)),
+        states=tuple(state for state, _ in states),
+    )
+
+
+def halves(whole: Divided, forward: Collection[str]) -> tuple[Divided, Divided]:
+    """A micro-batch's work as the forward work, which gives the outputs ``forward``, those to states among them, and
+    the backward work, which gives the others. The forward work also gives what the backward work reads of it."""
     graph = whole.graph
     order = traverse.topological(graph.roots)
-    names = set(forward)
-    shown = {name: node for name, node in graph.returned if name in names}
-    lasting = [(s, n) for s, n in graph.left if s.name == TOTAL]
-    ahead = set(traverse.topological([*shown.values(), *(node for _, node in lasting)]))
+    shown = {name: node for name, node in graph.returned if name in forward}
+    lasting = [(s, n) for s, n in graph.left if s.output in forward]
+    # What a state was that the forward work writes, the backward work is handed; both have those that stay.
+    gone = [(s, n) for s, n in lasting if n is not s.input]
+    ahead = {s.input for s, _ in gone} | {*traverse.topological([*shown.values(), *(node for _, node in lasting)])}
     for node in order:
         if node.op is ops.VIEW and node.inputs[0] in ahead:
             ahead.add(node)
-    bare = replace(graph, inputs=graph.given, outputs=graph.returned, states=())  # both halves have the states
-    sent = stages.sent_for(order, bare, ())
-    back = [(name, node) for name, node in graph.returned if name not in names]
-    written = [(s, n) for s, n in graph.left if s.name != TOTAL and n is not s.input]
+    sent = stages.sent_for(order, _with_states(graph, graph.given, graph.returned, gone), ())
+    back = [(name, node) for name, node in graph.returned if name not in forward]
+    written = [(s, n) for s, n in graph.left if s.output not in forward and n is not s.input]
     kept: dict[Node, str] = {}
     by = {node: name for name, node in shown.items() if name.startswith(_PASSES)}
     read = [x for node in order if node not in ahead for x in node.inputs]
@@ -386,25 +417,14 @@ def _half(
     read = [(s, s.input) for s in graph.states if s.input in made and s.name not in changed]
     states = [*read, *((state, made[node]) for state, node in written)]
     inputs = [n for n in graph.given if n in made]
-    half = replace(
-        graph,
-        inputs=(*inputs, *received.values(), *(state.input for state, _ in states)),
-        outputs=(*((name, made[n]) for name, n in outputs), *((s.output, node) for s, node in states)),
-        states=tuple(state for state, _ in states), origins=origins,
-        names={made[node]: name for node, name in graph.names.items() if node in made}, structure={},
-    )  # fmt: skip
+    half = _with_states(graph, [*inputs, *received.values()], [(name, made[n]) for name, n in outputs], states)
+    names = {made[node]: name for node, name in graph.names.items() if node in made}
+    half = replace(half, origins=origins, names=names, structure={})
     weights = {node: weight for node, weight in whole.weights.items() if node in made}
     return Divided(half, weights, whole.plans, {s.name: whole.states[s.name] for s, _ in states})
 
 
 def _check(graph: Graph) -> None:
-    if graph.states:
-        names = ", ".join(repr(state.name) for state in graph.states)
-        raise InputError(
-            f"mesh: expected a model without states of its own along 'pipeline', found {names}: statistics of batches "
-            "and random numbers would be others in each micro-batch. Train it along another axis of "
-            "the mesh, or without these"
-        )
     if graph.measured:
         sizes = ", ".join(size.name for size in graph.measured)
         raise InputError(f"mesh: expected sizes that inputs decide along 'pipeline', found that data decides {sizes}")
@@ -414,16 +434,20 @@ def _gradient(name: str, stage: int) -> str:
     return f"gradient of {name} by stage {stage}"
 
 
-def _contribution(parameter: Parameter, stage: int) -> str:
-    return f"{parameter.kept(GATHERED)} of stage {stage}"
+def _sum(parameter: Parameter, stage: int, owners: Mapping[str, int]) -> str:
+    """The state in which a stage adds up gradients of a parameter."""
+    name = parameter.kept(GATHERED)
+    return name if owners[parameter.name] == stage else f"{name} of stage {stage}"
+
+
+def _forward(stage: _Stage) -> frozenset[str]:
+    """What the forward work gives of a micro-batch."""
+    states = {state.output for state, _ in stage.states}
+    return frozenset({name for name, _ in stage.outputs} | states | {f"{TOTAL}.next"})
 
 
 def _squares(stage: int) -> str:
     return f"squares of stage {stage}"
-
-
-def _gathered(parameter: Parameter) -> Node:
-    return ir.input_(parameter.kept(GATHERED), parameter.input.shape, parameter.input.dtype)
 
 
 def _same(parameter: Parameter) -> tuple[State, Node]:

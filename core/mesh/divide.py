@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from luminal.core import ir, ops, traverse
@@ -29,6 +29,10 @@ class Divided:
     plans: tuple[Plan, ...]
     states: Mapping[str, Weight] = field(default_factory=dict)
 
+    def joined(self) -> Divided:
+        """The same with small exchanges joined: once all that is to be computed apart has a graph of its own."""
+        return replace(self, graph=buckets.joined(self.graph))
+
     def of(self, rank: int) -> Graph:
         """The graph of a rank, with its weights as constants."""
         by = {node: weight.of(rank) for node, weight in self.weights.items()}
@@ -49,20 +53,22 @@ class Divided:
 @dataclass
 class Laid:
     """How states and weights lie that several entries of a library have, by the axis of the mesh: as the first entry
-    has laid them."""
+    has laid them. ``passed`` is what an entry gives as it has computed it, for inputs of others of the same names."""
 
     states: dict[tuple[str, str], Placement] = field(default_factory=dict)
     weights: dict[tuple[str, Weight], Placement] = field(default_factory=dict)
+    passed: dict[tuple[str, str], Placement] = field(default_factory=dict)
 
 
 def divide(
     graph: Graph, mesh: Mapping[str, int], shard: Mapping[str, Mapping[str, int | None]], link: Link, rates: Rates,
-    laid: Laid | None = None,
+    laid: Laid | None = None, free: Collection[str] = (),
 ) -> Divided:  # fmt: skip
     """``graph`` divided among the ranks of ``mesh``. ``shard`` says by the names of inputs, outputs and constants which
     of their axes is split along which axis of the mesh, or None: none. Other inputs and outputs are whole on each rank,
-    and everything else lies as it costs least. States lie as other entries have ``laid`` them, and so do weights unless
-    another copy costs less; what this entry lays is put there, too.
+    but for outputs that are ``free``, which lie as they are computed, and everything else lies as it costs least.
+    States lie as other entries have ``laid`` them, and so do weights unless another copy costs less; what this entry
+    lays is put there, too.
 
     Raises InputError for names that are not there, and axes that cannot be split.
     """
@@ -92,8 +98,10 @@ def divide(
         group = Group(axis, size, stride)
         given, wanted = _asked(graph, axis, size, shard)
         given |= {s.input: laid.states[axis, s.name] for s in graph.states if (axis, s.name) in laid.states}
+        passed = {node: laid.passed.get((axis, node.attr.name)) for node in graph.inputs}
+        given |= {node: placement for node, placement in passed.items() if placement is not None}
         held = {node: laid.weights.get((axis, weight)) for node, weight in weights.items()}
-        chosen = plan.planned(graph, axis, size, given, wanted, held, link, rates)
+        chosen = plan.planned(graph, axis, size, given, wanted, held, link, rates, free)
         plans.append(chosen)
         for state in graph.states:
             found = laid.states.setdefault((axis, state.name), chosen.modes[state.input].result)
@@ -101,8 +109,11 @@ def divide(
                 states[state.name] = states[state.name].split(group, found)
         for node, weight in weights.items():
             laid.weights.setdefault((axis, weight), chosen.modes[node].result)
+        for (name, _), lies in zip(graph.returned, chosen.wanted, strict=False):
+            if name in free:
+                laid.passed[axis, name] = lies
         graph, weights = partition.divided(graph, chosen, group, weights)
-    return Divided(buckets.joined(graph), weights, tuple(plans), states)
+    return Divided(graph, weights, tuple(plans), states)
 
 
 def _asked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from luminal.core.ir import Graph, Node
 from luminal.core.mesh import cost, rules
 from luminal.core.mesh.choose import Problem
 from luminal.core.mesh.cost import Link, Rates
-from luminal.core.mesh.placement import WHOLE, Placement, Split
+from luminal.core.mesh.placement import WHOLE, Owned, Placement, Split
 from luminal.core.mesh.rules import Mode
 from luminal.core.ops import Kind
 
@@ -31,11 +31,11 @@ class Plan:
 
 def planned(
     graph: Graph, axis: str, size: int, given: Mapping[Node, Placement], wanted: Mapping[str, Placement],
-    weights: Mapping[Node, Placement | None], link: Link, rates: Rates,
+    weights: Mapping[Node, Placement | None], link: Link, rates: Rates, free: Collection[str] = (),
 ) -> Plan:  # fmt: skip
     """The plan of ``graph`` that costs least. ``given`` are placements of nodes that are settled; outputs lie as
-    ``wanted`` says by their names, else whole. ``weights`` are inputs that stand for constants, of which a rank keeps
-    what it needs, each with how it has it anyway, if at all.
+    ``wanted`` says by their names, those that are ``free`` as they are computed, others whole. ``weights`` are inputs
+    that stand for constants, of which a rank keeps what it needs, each with how it has it anyway, if at all.
 
     Raises InputError where what was given cannot be.
     """
@@ -61,17 +61,21 @@ def planned(
         product = node.op is ops.MUL and all(r.op.kind is Kind.REDUCE for r in readers[node])
         numbers[node] = problem.add([_own(node, mode, product, size, rates, kept) for mode in modes[node]])
         for operand in dict.fromkeys(node.inputs):
-            free = operand in weights
+            is_weight = operand in weights
             read = [mode.reading(node, operand) for mode in modes[node]]
             costs = [
-                [sum(_moving(operand, a.result, p, size, link, rates, free) for p in places) for places in read]
+                [sum(_moving(operand, a.result, p, size, link, rates, is_weight) for p in places) for places in read]
                 for a in modes[operand]
             ]
             problem.join(numbers[operand], numbers[node], np.array(costs))
     outputs = [wanted.get(name, WHOLE) for name, _ in graph.returned]
     ends = [*zip(graph.results, outputs, strict=False), *((node, WHOLE) for node in graph.measured.values())]
-    for node, placement in ends:
-        column = [[_moving(node, mode.result, placement, size, link, rates, False)] for mode in modes[node]]
+    as_computed = [name in free for name, _ in graph.returned]
+    for number, (node, placement) in enumerate(ends):
+        if number < len(as_computed) and as_computed[number]:
+            column = [[float("inf") if isinstance(mode.result, Owned) else 0.0] for mode in modes[node]]
+        else:
+            column = [[_moving(node, mode.result, placement, size, link, rates, False)] for mode in modes[node]]
         problem.join(numbers[node], problem.add([0.0]), np.array(column))
     for before, after in states.items():
         costs = [
@@ -80,8 +84,10 @@ def planned(
         problem.join(numbers[after], numbers[before], np.array(costs))
     values = problem.solve()
     chosen = {node: modes[node][values[number]] for node, number in numbers.items()}
+    given_so = zip(graph.returned, outputs, as_computed, strict=True)
+    lie = [chosen[node].result if is_free else placement for (_, node), placement, is_free in given_so]
     left = [chosen[state.input].result for state in graph.states]
-    return Plan(axis, size, chosen, (*outputs, *left, *(WHOLE for _ in graph.measured)))
+    return Plan(axis, size, chosen, (*lie, *left, *(WHOLE for _ in graph.measured)))
 
 
 def _own(

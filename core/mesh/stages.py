@@ -75,26 +75,40 @@ def cut(
     laid = _Laid()
     for number, entry in enumerate(sorted(entries, key=lambda entry: -sum(entry.work))):
         entry.cut(count, micro_batches, laid, is_first=number == 0)
-    homes = {state.name: laid.states.get(state.name, count - 1) for entry in entries for state in entry.graph.states}
-    homes |= _keepers(entries, alike, count, homes)
+    homes = _homes(entries, alike, count, laid)
     return {entry.name: entry.staged(count, homes) for entry in entries}, homes
 
 
 @dataclass(frozen=True)
 class Places:
-    """The stage of each step of a graph; for each node what a later stage has to be sent (see ``sent_for``); and the
-    ``seconds`` that a micro-batch is estimated to take in each stage."""
+    """The stage of each step of a graph; for each node what a later stage has to be sent (see ``sent_for``); the
+    ``seconds`` that a micro-batch is estimated to take in each stage; and the stage that keeps each state, or
+    ``EVERY``."""
 
     stage: Mapping[Node, int]
     sent: Mapping[Node, Node | None]
     seconds: tuple[float, ...]
+    states: Mapping[str, int]
 
 
 def placed(whole: Divided, count: int, micro_batches: int, link: Link, rates: Rates) -> Places:
     """Where the steps of ``whole`` are, as ``cut`` chooses it; arguments and errors as there."""
-    entry = _Entry(whole.graph.name, whole, (), link, rates)
-    entry.cut(count, micro_batches, _Laid(), is_first=True)
-    return Places(entry.stage, entry.sent, entry.seconds(count))
+    alike = _alike({whole.graph.name: whole}, link, rates)
+    entry, laid = _Entry(whole.graph.name, whole, alike, link, rates), _Laid()
+    entry.cut(count, micro_batches, laid, is_first=True)
+    return Places(entry.stage, entry.sent, entry.seconds(count), _homes([entry], alike, count, laid))
+
+
+def following(
+    name: str, whole: Divided, count: int, states: Mapping[str, int], weights: Mapping[Node, set[int]], link: Link,
+    rates: Rates,
+) -> Staged:  # fmt: skip
+    """One more entry of a library, in ``count`` stages, of which each keeps ``states`` as others have put them; so are
+    ``weights``, by their constants."""
+    entry = _Entry(name, whole, {state for state, home in states.items() if home == EVERY}, link, rates)
+    laid = _Laid(dict(weights), {state: home for state, home in states.items() if home != EVERY})
+    entry.cut(count, 1, laid, is_first=False)
+    return entry.staged(count, states)
 
 
 def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset[str]:
@@ -117,6 +131,12 @@ def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset
                 if work > link.latency or any(x in others or x.op is ops.EXCHANGE for x in made_of):
                     found.discard(name)
     return frozenset(found)
+
+
+def _homes(entries: Sequence[_Entry], alike: Collection[str], count: int, laid: _Laid) -> dict[str, int]:
+    """The stage that keeps each state, or ``EVERY``."""
+    homes = {state.name: laid.states.get(state.name, count - 1) for entry in entries for state in entry.graph.states}
+    return homes | _keepers(entries, alike, count, homes)
 
 
 def _keepers(entries: Sequence[_Entry], alike: Collection[str], count: int, homes: Mapping[str, int]) -> dict[str, int]:
@@ -363,7 +383,7 @@ class _Entry:
         )  # fmt: skip
         weights = {node: weight for node, weight in self.whole.weights.items() if node in made}
         states = {state.name: self.whole.states[state.name] for state, _ in left}
-        return Divided(stage, weights, self.whole.plans, states)
+        return Divided(stage, weights, self.whole.plans, states).joined()
 
 
 def _late(roots: Sequence[Node]) -> list[Node]:

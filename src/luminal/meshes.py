@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -73,26 +73,41 @@ def check_no_stages(mesh: Any) -> None:
 def plans(graphs: Mapping[str, Graph], mesh: Any, shard: Any = "auto", link: str | None = None) -> Parts:
     """How the graph of each entry is divided; arguments and errors as for ``divided``."""
     mesh = parse(mesh)
-    asked, joined = parse_shard(shard, mesh), parse_link(link)
+    asked = parse_shard(shard, mesh)
     # An entry may have constants that it does not read, with their names.
     graphs = {entry: simplify(graph) for entry, graph in graphs.items()}
+    if not isinstance(shard, dtensors.Placed):
+        check_names(graphs, asked)
+    return lain(graphs, mesh, asked, parse_link(link), divide.Laid())
+
+
+def check_names(graphs: Mapping[str, Graph], asked: Collection[str]) -> None:
+    """Raises InputError where ``graphs`` have none of a name that placements are asked for."""
     known = set().union(*(names(graph) for graph in graphs.values()))
-    unknown = sorted(asked.keys() - known)
-    if unknown and not isinstance(shard, dtensors.Placed):
+    unknown = sorted({*asked} - known)
+    if unknown:
         raise InputError(
             f"shard: expected names of inputs, outputs and parameters, found {', '.join(unknown)}; inputs and outputs "
             f"are {', '.join(dict.fromkeys(_ends(graphs)))}"
         )
+
+
+def lain(
+    graphs: Mapping[str, Graph], mesh: Mapping[str, int], asked: Mapping[str, Mapping[str, int | None]], link: Link,
+    laid: divide.Laid, free: Collection[str] = (),
+) -> dict[str, divide.Divided]:  # fmt: skip
+    """How ``graphs`` are divided, one after the other, where others have ``laid`` states and weights; see
+    ``divide.divide``. Names that are ``asked`` for may be those of other graphs."""
     parts: dict[str, divide.Divided] = {}
-    laid = divide.Laid()
     for entry, graph in graphs.items():
         its = {name: axes for name, axes in asked.items() if name in names(graph)}
-        parts[entry] = divide.divide(graph, mesh, its, joined, Rates(), laid)
+        parts[entry] = divide.divide(graph, mesh, its, link, Rates(), laid, free)
     return parts
 
 
 def of_ranks(parts: Parts, wanted: Iterable[int]) -> Divided:
     """The graphs of the ranks ``wanted``."""
+    parts = {entry: part.joined() for entry, part in parts.items()}
     ranks = tuple({entry: part.of(rank) for entry, part in parts.items()} for rank in wanted)
     cuts = {}
     for entry, part in parts.items():

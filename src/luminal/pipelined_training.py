@@ -17,13 +17,14 @@ from luminal.core import traverse
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.mesh import backward_stages, plan
-from luminal.core.mesh.backward_stages import BACKWARD, FORWARD, MICRO_BATCH, Steps
-from luminal.core.mesh.cost import Rates
-from luminal.core.mesh.divide import PIPELINE, Divided
+from luminal.core.mesh.backward_stages import BACKWARD, CLEAR, FORWARD, MICRO_BATCH, Steps
+from luminal.core.mesh.cost import Link, Rates
+from luminal.core.mesh.divide import PIPELINE, Divided, Laid
 from luminal.core.mesh.partition import Weight
 from luminal.core.mesh.placement import Split, splits
 from luminal.core.mesh.traffic import Traffic, message, sent, times
 from luminal.core.ops import EVERY
+from luminal.core.rewrite import simplify
 from luminal.core.schedule.program import pipelined
 from luminal.core.schedule.program.ir import TensorSpec
 from luminal.core.schedule.program.timetable import Action, Passing
@@ -168,6 +169,8 @@ def staged(entries: Entries, mesh: Mapping[str, int], shard: Any, link: str | No
     others = {key: axes for key, axes in others.items() if axes}
     whole = entries[name]
     graph = replace(recipe.graph, exact=whole.exact, approximations=whole.approximations)
+    initial = {state.name: state.initial for state in whole.states}  # that of random numbers has the seed
+    graph = replace(graph, states=tuple(replace(s, initial=initial[s.name]) for s in graph.states))
     joined, rates = meshes.parse_link(link), Rates()
     steps = backward_stages.staged(graph, recipe.parameters, recipe.plan, mesh[PIPELINE], count, joined, rates)
     for output, node in graph.returned[1:]:
@@ -177,23 +180,9 @@ def staged(entries: Entries, mesh: Mapping[str, int], shard: Any, link: str | No
                 "each micro-batch has another; leave it out, or take micro_batches=1"
             )
     others |= _between(steps, recipe, mesh, others, link)
-    shared = {v.state for v in steps.values if v.state}
-    others |= {
-        key: dict.fromkeys(axis for axis in mesh if axis != PIPELINE)
-        for key in (*shared, *(v.name for v in steps.values if v.state)) if key not in others
-    }  # fmt: skip
-    graphs = {f"{stage} {task}": each for (stage, task), each in steps.graphs.items()}
-    parts = meshes.plans(graphs, mesh, {key: axes for key, axes in others.items() if axes} or "auto", link)
-    tasks: dict[tuple[int, str], Divided] = {}
-    for stage, task in steps.graphs:
-        part = parts[f"{stage} {task}"]
-        if task != MICRO_BATCH:
-            tasks[stage, task] = part
-            continue
-        forward, backward = backward_stages.halves(part, steps.forward[stage])
-        tasks[stage, FORWARD] = forward
-        if backward.graph.outputs:
-            tasks[stage, BACKWARD] = backward
+    shared = {v.state for v in steps.values if v.state} - steps.summed
+    others |= {key: dict.fromkeys(axis for axis in mesh if axis != PIPELINE) for key in shared - others.keys()}
+    tasks = _divided(steps, mesh, others, joined)
     steps, tasks = _read(steps, tasks)
     given, returned = _ends(whole, tasks)
     return PipelinedStep(
@@ -208,6 +197,31 @@ def staged(entries: Entries, mesh: Mapping[str, int], shard: Any, link: str | No
         returned,
         whole.structure,
     )
+
+
+def _divided(
+    steps: Steps, mesh: Mapping[str, int], shard: Mapping[str, Mapping[str, int | None]], link: Link
+) -> dict[tuple[int, str], Divided]:  # fmt: skip
+    """The work of each stage and task as it is divided along the other axes of the mesh, forward and backward work
+    apart. What is added up lies as it is computed: of rows that are divided, each rank has a sum of its own."""
+    graphs = {f"{stage} {task}": simplify(each) for (stage, task), each in steps.graphs.items()}
+    meshes.check_names(graphs, shard)
+    laid = Laid()
+    micro = {key: graph for key, graph in graphs.items() if key.endswith(f" {MICRO_BATCH}")}
+    parts = meshes.lain(micro, mesh, shard, link, laid, steps.summed)
+    parts |= meshes.lain({key: g for key, g in graphs.items() if key not in micro}, mesh, shard, link, laid)
+    tasks: dict[tuple[int, str], Divided] = {}
+    for stage, task in steps.graphs:
+        part = parts[f"{stage} {task}"]
+        if task != MICRO_BATCH:
+            tasks[stage, task] = part
+            continue
+        part, tasks[stage, CLEAR] = backward_stages.added_up(part, steps.summed)
+        forward, backward = backward_stages.halves(part, steps.forward[stage])
+        tasks[stage, FORWARD] = forward
+        if backward.graph.outputs:
+            tasks[stage, BACKWARD] = backward
+    return {key: part.joined() for key, part in tasks.items()}
 
 
 def _read(
