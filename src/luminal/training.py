@@ -124,13 +124,7 @@ class Training:
         return np.ascontiguousarray(rates)
 
     def eval(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's outputs, in evaluation mode, on the present parameters. Raises InputError where a pipeline has
-        these."""
-        if "stages" in self.module.manifest:
-            raise InputError(
-                "eval: no rank of a pipeline has all parameters: save, and load into a step that is compiled without "
-                "stages"
-            )
+        """The model's outputs, in evaluation mode, on the present parameters. On a mesh all ranks call it."""
         return self.module[EVAL](*args, **kwargs)
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -366,9 +360,9 @@ def compile_training(
     their gradients (see ``luminal.pipelined_training``).
 
     Raises InputError for an optimiser that luminal has no rule for, a parameter that is none of the module's or holds
-    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: states of
-    the model's own, rows that ``micro_batches`` do not divide, more stages than steps; UnsupportedError where an
-    operator cannot be compiled or has no gradient, with its place in the model.
+    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: rows that
+    ``micro_batches`` do not divide, more stages than steps, sizes that data decides; UnsupportedError where an operator
+    cannot be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
@@ -466,8 +460,9 @@ def _entries(
 ) -> dict[str, Graph]:  # fmt: skip
     """The entries of a step; in stages, one that is made of the ``graph`` of the loss of a micro-batch, where ``rows``
     are the inputs that have rows of the batch, and so have outputs with as many."""
+    every = {**step.entries, EVAL: training.reading(evaluated, parameters)}
     if cut is None:
-        return {**step.entries, EVAL: training.reading(evaluated, parameters)}
+        return every
     batch = {node.shape[0]: node.attr.name for node in graph.given if node.attr.name in rows}
     for extent, name in batch.items():
         if cut[0] > 1 and not isinstance(extent, int):
@@ -476,7 +471,7 @@ def _entries(
             )
     named = {*rows, *(name for name, node in graph.returned[1:] if node.shape and node.shape[0] in batch)}
     recipe = pipelined_training.Recipe(graph, parameters, plan, frozenset(named) if cut[0] > 1 else frozenset())
-    return pipelined_training.Entries(step.entries, TRAIN, recipe)
+    return pipelined_training.Entries(every, TRAIN, recipe)
 
 
 def _rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
