@@ -1,5 +1,5 @@
-"""Steps of training in stages of models with states of their own: random numbers, statistics of batches; and models in
-evaluation mode in stages."""
+"""Steps of training in stages of models with states of their own: random numbers, statistics of batches; models in
+evaluation mode in stages; and ONNX models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+import luminal
 from benchmarks.eager import Run
+from luminal import optim
 from luminal.core import exchange
 from luminal.core.decompose import random
+from luminal.core.errors import InputError
 from luminal.core.ops import EVERY
 from luminal.core.schedule.program import interpreter
 from tests import mesh_training_support
@@ -183,3 +188,83 @@ def test_statistics_are_those_of_each_micro_batch() -> None:
     for _, _, shown in results:
         (output,) = shown.values()
         np.testing.assert_allclose(output, expected, rtol=0, atol=bound)
+
+
+def two_layers(rows: int | str) -> onnx.ModelProto:
+    """``tanh(x w) v``."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], "first"), helper.make_node("Tanh", ["p"], ["t"], "middle"),
+        helper.make_node("MatMul", ["t", "v"], ["y"], "last"),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((WIDTH, WIDTH), np.float32), n) for n in ("w", "v")
+    ]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, WIDTH]) for n in ("x", "y"))
+    graph = helper.make_graph(nodes, "layers", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@dataclass
+class OfOnnx:
+    """A step of training of an ONNX model, to be compiled."""
+
+    model: onnx.ModelProto
+
+    def compiled(self, **options: Any) -> Any:
+        sgd = optim.SGD(lr=0.1, momentum=0.9)
+        return luminal.compile_training(self.model, "mse", sgd, trainable=["w", "v"], outputs=True, **options)
+
+
+def test_an_onnx_model_is_trained_in_micro_batches() -> None:
+    """Whose size of the batch has a name: the step of the mean is that of all rows at once."""
+    dims = {"rows": ROWS}
+    step = made(OfOnnx(two_layers("rows")), mesh=STAGES, micro_batches=PARTS, link=LINK, dims=dims)
+    whole = program(step)
+    assert {home for name, home in step.states.items() if name in ("w", "v")} == {0, 1}
+    rng = np.random.default_rng(1)
+    given = {name: rng.standard_normal((ROWS, WIDTH), np.float32) for name in ("x", "target")} | {"lr": np.array([0.1])}
+
+    def work(_: int, other: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        state: dict[str, Any] = {}
+        found = interpreter.run(whole, given, {}, exchange=other, states=state)
+        only = {"x": given["x"]}
+        return found, state, interpreter.run(whole, only, {}, whole.entries[1], exchange=other, states=state)
+
+    results = exchange.lockstep(2, work)
+    graphs = on_one_rank(OfOnnx(two_layers("rows")), dims=dims)
+    names = [name for name, _ in graphs["train"].outputs]
+    wanted = dict(zip(names, exactly(graphs["train"], given), strict=True))
+    for rank, (found, state, _) in enumerate(results):
+        for name, value in found.items():
+            np.testing.assert_allclose(value, wanted[name][0], rtol=0, atol=wanted[name][1])
+        for name in ("w", "v", "w.momentum_buffer", "v.momentum_buffer"):
+            expected, bound = wanted[f"{name}.next"]
+            if step.states[name] == rank:
+                np.testing.assert_allclose(state[name].reshape(expected.shape), expected, rtol=0, atol=bound)
+    after = {name: results[step.states[name]][1][name].reshape(WIDTH, WIDTH) for name in ("w", "v")}
+    ((expected, bound),) = exactly(graphs["eval"], {"x": given["x"], **after})[:1]
+    np.testing.assert_allclose(results[0][2]["y"], expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (ROWS, {}, "expected a model whose batch has a size with a name, found 8 rows of 'x'"),
+        ("rows", {}, r"expected a number of rows that 2 divides, as in dims={'rows': 16}, found None"),
+        ("rows", {"dims": {"rows": 7}}, "expected a number of rows that 2 divides, .*, found 7"),
+        (
+            "rows",
+            {"dims": {"rows": 8}, "shard": {"x": {"pipeline": None}}},
+            "expected an input with rows of a batch, found none",
+        ),
+        (
+            "rows",
+            {"dims": {"rows": 8}, "shard": {"z": {"pipeline": 0}}},
+            "expected names of inputs, which are x, along",
+        ),
+    ],
+)
+def test_what_no_micro_batch_can_be_made_of(rows: int | str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        OfOnnx(two_layers(rows)).compiled(mesh=STAGES, micro_batches=PARTS, **options)

@@ -300,8 +300,9 @@ def _check(entry: str, graph: Graph, micro_batches: int) -> None:
     if graph.states and micro_batches > 1:
         names = ", ".join(repr(state.name) for state in graph.states)
         raise InputError(
-            f"micro_batches: {entry}: expected a model without states, found {names}, which each micro-batch would "
-            "write. Take micro_batches=1"
+            f"micro_batches: {entry}: expected a model without states, found {names}: a run leaves in them what the "
+            f"whole batch makes, and {micro_batches} micro-batches, one after the other, would leave something else. "
+            "Take micro_batches=1, and of a large batch several calls"
         )
     for node in traverse.everything(graph.roots):
         if node.dtype.is_text or node.op is ops.HOST:

@@ -384,10 +384,6 @@ def compile_training(
     else:
         if inputs is not None or targets:
             raise InputError("training: an ONNX model says what its inputs are; leave out examples of them")
-        if batches > 1:
-            raise InputError(
-                f"micro_batches: expected 1 for an ONNX model, whose graph has the size of its batch, found {batches}"
-            )
         made, described, plan = _of_onnx(model, loss, optimizer, trainable, outputs, plan, same)
         places = None
     compiled = api.compile(made, name=made[TRAIN].name, seed=seed, **options)
@@ -497,16 +493,25 @@ def _of_onnx(
         )
     proto, values = stepping.with_inputs(source, trainable)
     plan, groups = _grouped(plan, optimizer, list(values), list(values))
+    name = same["name"] or (Path(model).stem if isinstance(model, str | Path) else None)
+
+    def read(dims: api.Dims | None) -> Graph:
+        graph: Graph = importer.load(proto, dims=dims, constants=same["constants"], name=name)
+        return replace(graph, name=interface.library_name(graph.name))
+
+    dims, rows = same["dims"], list[str]()
+    if same["cut"] is not None and same["cut"][0] > 1:
+        dims, rows = stepping.micro_batch(proto, values, dims, *same["cut"])
     with derivative.recorded():
-        name = same["name"] or (Path(model).stem if isinstance(model, str | Path) else None)
-        whole: Graph = importer.load(proto, dims=same["dims"], constants=same["constants"], name=name)
-        whole = replace(whole, name=interface.library_name(whole.name))
+        whole = read(dims)
         number = dict(whole.returned).get(loss)
         targets: list[Node] = []
         if number is None:
             taken = {node.attr.name for node in whole.inputs} | {name for name, _ in whole.outputs}
             number, target = losses.loss(loss, whole.returned[0][1], _free(losses.TARGET, taken))
             targets = [target]
+            extents = [node.shape[0] for node in whole.given if node.attr.name in rows]
+            rows += [target.attr.name] if target.shape and target.shape[0] in extents else []
     shown = [(name, node) for name, node in whole.returned if outputs and name != loss]
     kept = tuple((state.output, node) for state, node in whole.left)
     inputs = (*whole.given, *targets, *(state.input for state in whole.states))
@@ -515,7 +520,8 @@ def _of_onnx(
     by_name = {node.attr.name: node for node in whole.given}
     parameters = [Parameter(by_name[key], values[key], groups[key]) for key in groups]
     step = training.step(graph, parameters, plan)
-    return _entries(step, graph, parameters, plan, whole, (), same["cut"]), {}, plan
+    evaluated = read(same["dims"]) if rows else whole
+    return _entries(step, graph, parameters, plan, evaluated, rows, same["cut"]), {}, plan
 
 
 def _free(name: str, taken: Collection[str]) -> str:
