@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,8 @@ class Run:
                 key: value.to(dtype, copy=True) if torch.is_tensor(value) and key != "step" else copy.deepcopy(value)
                 for key, value in kept.items()
             }
-        return Run(module, self.loss, optimizer, self.batch, self.clip, self.autocast and dtype == torch.float32)
+        autocast = self.autocast and dtype == torch.float32
+        return replace(self, module=module, optimizer=optimizer, autocast=autocast)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Everything that a step changes, by name."""

@@ -126,8 +126,9 @@ def steps(make: Callable[[], Run], count: int, at: tuple[int, ...]) -> Steps:
 
 
 def named(run: Run) -> dict[str, torch.Tensor]:
-    """All that a step changes: parameters by their names, and what the optimiser keeps of each."""
+    """All numbers that a step changes: parameters and statistics by their names, what the optimiser keeps of each."""
     found = {name: value.detach() for name, value in run.module.named_parameters()}
+    found |= {name: value for name, value in run.module.named_buffers() if value.is_floating_point()}
     for name, parameter in run.module.named_parameters():
         kept = run.optimizer.state.get(parameter, {})
         found |= {f"{name}.{key}": value for key, value in kept.items() if torch.is_tensor(value) and value.ndim}

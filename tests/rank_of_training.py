@@ -1,6 +1,7 @@
 """What a rank does in the tests of training on a mesh: takes steps, saves, goes on, and begins again from what it has
-saved, and from what one process has; and takes gradients of a function. Arguments: the folder with the libraries, where
-it writes what it finds, and among how many ranks beside each other rows are divided; then the kinds of models."""
+saved, and from what one process has; evaluates; and takes gradients of a function. Arguments: the folder with the
+libraries, where it writes what it finds, and among how many ranks beside each other rows are divided; then the kinds of
+models."""
 
 import pickle
 import sys
@@ -37,6 +38,7 @@ for kind in kinds:
     found[f"{kind}.losses"] = steps(training, kind, 0)
     training.reset()
     training.load(folder / f"{kind}.saved")
+    found[f"{kind}.eval"] = training.eval(mine(batch(kind, 0)[0]))
     found[f"{kind}.again"] = steps(training, kind, SAVED)
     if (folder / f"{kind}.of_one").exists():
         training.load(folder / f"{kind}.of_one")

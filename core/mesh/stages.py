@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -112,8 +112,8 @@ def following(
 
 
 def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset[str]:
-    """The states that any stage may keep: in all entries, a new value is made of inputs and of such states, with less
-    work than a message costs."""
+    """The states that any stage may keep: in all entries, a new value is made of inputs and of such states, and of
+    weights, at less than a message costs."""
 
     def updates(name: str) -> list[tuple[Divided, Node]]:
         return [(whole, node) for whole in wholes.values() for state, node in whole.graph.left if state.name == name]
@@ -126,8 +126,8 @@ def _alike(wholes: Mapping[str, Divided], link: Link, rates: Rates) -> frozenset
             for whole, node in updates(name):
                 made_of = traverse.topological([node])
                 others = {state.input for state in whole.graph.states if state.name not in found}
-                others |= whole.weights.keys()
                 work = sum(cost.work(x, False, 1, rates) for x in made_of)
+                work += _having((x for x in made_of if x in whole.weights), rates)
                 if work > link.latency or any(x in others or x.op is ops.EXCHANGE for x in made_of):
                     found.discard(name)
     return frozenset(found)
@@ -286,9 +286,8 @@ class _Entry:
                 made_of[node] = frozenset((node,))
             elif simple and node not in products and all(x in made_of for x in node.inputs):
                 every = frozenset((node,)).union(*(made_of[x] for x in node.inputs))
-                weights = sum(cost.bytes_of(x) for x in every & self.whole.weights.keys())
                 seconds = sum(cost.fused(x, False, self.rates) for x in every)
-                seconds += weights * self.rates.held / self.rates.memory  # a stage has to have them
+                seconds += _having(every & self.whole.weights.keys(), self.rates)
                 if seconds <= self._message(node):
                     made_of[node] = every
                     found |= {node: seconds} if self.sent[node] is node else {}
@@ -435,7 +434,7 @@ def sent_for(order: Sequence[Node], graph: ir.Graph, alike: Collection[str]) -> 
 
 def _ordered(steps: Sequence[Node], sent: Mapping[Node, Node | None], graph: ir.Graph) -> list[Node]:
     """``steps``, which are in topological order. What new values of states alone need comes directly after what it is
-    made of, and what a state was comes before what reads it."""
+    made of, and what a state was, and what that alone makes, before what reads it."""
     held = {state.input for state in graph.states}
     first = {*traverse.topological([node for _, node in graph.returned] or graph.roots)} - held
     place: dict[Node, tuple[int, int]] = {}
@@ -444,10 +443,12 @@ def _ordered(steps: Sequence[Node], sent: Mapping[Node, Node | None], graph: ir.
         made_of = [found for x in node.inputs if (found := sent[x]) is not None]
         for operand in made_of:
             readers.setdefault(operand, []).append(node)
+        if made_of and node not in first and held.issuperset(made_of):
+            held.add(node)
         after = [place[operand][0] for operand in made_of if operand not in held]
         place[node] = number if node in first else max(after, default=len(steps)), number
-    for node in held & place.keys():
-        if node in readers:
+    for node in reversed(steps):
+        if node in held and node in readers:
             before = min(place[reader] for reader in readers[node])
             place[node] = before[0], before[1] - 1
     return sorted(steps, key=lambda node: place[node])
@@ -466,6 +467,11 @@ def _weights(
         elif sent[node] is node:
             found[node] = made_of
     return found
+
+
+def _having(weights: Iterable[Node], rates: Rates) -> float:
+    """What it costs a stage to have these, too, in seconds."""
+    return sum(cost.bytes_of(x) for x in weights) * rates.held / rates.memory
 
 
 def _work(

@@ -44,7 +44,8 @@ class Recipe:
 
 
 class Entries(dict[str, Graph]):
-    """The entries of a step on one rank, and the recipe by which the entry ``train`` is made in stages."""
+    """The entries of a step on one rank, and the recipe by which the entry ``train`` is made in stages. The others read
+    the same states, and leave them as they are."""
 
     def __init__(self, entries: Mapping[str, Graph], train: str, recipe: Recipe) -> None:
         super().__init__(entries)
@@ -54,7 +55,7 @@ class Entries(dict[str, Graph]):
 @dataclass(frozen=True)
 class PipelinedStep(pipelines.OfStages):
     """A step of training in stages, for the ranks of a ``mesh``: the entry ``name``, of ``micro_batches``, with the
-    graphs ``parts`` of each stage and task."""
+    graphs ``parts`` of each stage and task; and the ``others``, each of which computes a batch as one."""
 
     name: str
     micro_batches: int
@@ -64,10 +65,12 @@ class PipelinedStep(pipelines.OfStages):
     given: tuple[Node, ...]
     returned: tuple[tuple[str, Node], ...]
     structure: Mapping[str, Any]
+    others: pipelines.Pipelined
 
     def graphs(self, rank: int) -> dict[str, Graph]:
         """The graphs of all tasks of all stages, with the weights of the ranks beside ``rank``."""
-        return {self._called(stage, task): part.of(rank) for (stage, task), part in self.parts.items()}
+        made = {self._called(stage, task): part.of(rank) for (stage, task), part in self.parts.items()}
+        return made | self.others.graphs(rank)
 
     @property
     def cuts(self) -> dict[str, Weight]:
@@ -97,7 +100,8 @@ class PipelinedStep(pipelines.OfStages):
                 self.micro_batches,
                 self.structure,
                 self.steps.accumulators,
-            )
+            ),
+            *self.others.entries(),
         ]
 
     def sent(self, stage: int) -> dict[str, Traffic]:
@@ -150,6 +154,8 @@ class PipelinedStep(pipelines.OfStages):
                 )
         bubble = (count - 1) / (batches + count - 1)
         lines.append(f"{PIPELINE}: with stages of equal work, ranks wait for {bubble:.0%} of a step")
+        for entry in self.others.staged:
+            lines += [f"{entry}: {line}" for k in range(count) for line in self.others.traffic(entry, k)]
         return lines
 
     def _called(self, stage: int, task: str) -> str:
@@ -182,12 +188,18 @@ def staged(entries: Entries, mesh: Mapping[str, int], shard: Any, link: str | No
     others |= _between(steps, recipe, mesh, others, link)
     shared = {v.state for v in steps.values if v.state} - steps.summed
     others |= {key: dict.fromkeys(axis for axis in mesh if axis != PIPELINE) for key in shared - others.keys()}
-    tasks = _divided(steps, mesh, others, joined)
+    beside = {entry: simplify(graph) for entry, graph in entries.items() if entry != name}
+    tasks, wholes = _divided(steps, beside, mesh, others, joined)
     steps, tasks = _read(steps, tasks)
     given, returned = _ends(whole, tasks)
+    homes = _homes(steps, tasks, mesh[PIPELINE])
+    weights: dict[Node, set[int]] = {}
+    for (stage, _), part in tasks.items():
+        for weight in part.weights.values():
+            weights.setdefault(weight.constant, set()).add(stage)
     return PipelinedStep(
         mesh,
-        _homes(steps, tasks, mesh[PIPELINE]),
+        homes,
         name,
         count,
         steps,
@@ -196,16 +208,19 @@ def staged(entries: Entries, mesh: Mapping[str, int], shard: Any, link: str | No
         given,
         returned,
         whole.structure,
+        pipelines.following(wholes, beside, mesh, homes, weights, joined),
     )
 
 
 def _divided(
-    steps: Steps, mesh: Mapping[str, int], shard: Mapping[str, Mapping[str, int | None]], link: Link
-) -> dict[tuple[int, str], Divided]:  # fmt: skip
+    steps: Steps, others: Mapping[str, Graph], mesh: Mapping[str, int],
+    shard: Mapping[str, Mapping[str, int | None]], link: Link,
+) -> tuple[dict[tuple[int, str], Divided], dict[str, Divided]]:  # fmt: skip
     """The work of each stage and task as it is divided along the other axes of the mesh, forward and backward work
-    apart. What is added up lies as it is computed: of rows that are divided, each rank has a sum of its own."""
+    apart; and the ``others``. What is added up lies as it is computed: of rows that are divided, each rank has a sum of
+    its own."""
     graphs = {f"{stage} {task}": simplify(each) for (stage, task), each in steps.graphs.items()}
-    meshes.check_names(graphs, shard)
+    meshes.check_names({**graphs, **others}, shard)
     laid = Laid()
     micro = {key: graph for key, graph in graphs.items() if key.endswith(f" {MICRO_BATCH}")}
     parts = meshes.lain(micro, mesh, shard, link, laid, steps.summed)
@@ -221,7 +236,7 @@ def _divided(
         tasks[stage, FORWARD] = forward
         if backward.graph.outputs:
             tasks[stage, BACKWARD] = backward
-    return {key: part.joined() for key, part in tasks.items()}
+    return {key: part.joined() for key, part in tasks.items()}, meshes.lain(others, mesh, shard, link, laid)
 
 
 def _read(

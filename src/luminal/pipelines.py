@@ -21,7 +21,7 @@ from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.mesh import micro_batches as micro
 from luminal.core.mesh import stages
-from luminal.core.mesh.cost import Rates
+from luminal.core.mesh.cost import Link, Rates
 from luminal.core.mesh.divide import PIPELINE, Divided
 from luminal.core.mesh.partition import Weight
 from luminal.core.mesh.stages import Staged
@@ -175,12 +175,16 @@ class Pipelined(OfStages):
                     f"{before}{PIPELINE}: stage {number} has {seconds / total:.0%} of the work and {weights} bytes of "
                     f"weights{states}{span(stage.graph)}"
                 )
-                for axis, traffic in self.sent(entry, number).items():
-                    lines.append(
-                        f"{before}{axis}: a rank of stage {number} sends {traffic.messages} messages, "
-                        f"{traffic.bytes} bytes, in a run of {self.micro_batches} micro-batches"
-                    )
+                lines += [f"{before}{line}" for line in self.traffic(entry, number)]
         return lines
+
+    def traffic(self, entry: str, stage: int) -> Iterator[str]:
+        """What a rank of a stage sends, in words."""
+        for axis, traffic in self.sent(entry, stage).items():
+            yield (
+                f"{axis}: a rank of stage {stage} sends {traffic.messages} messages, {traffic.bytes} bytes, in a run "
+                f"of {self.micro_batches} micro-batches"
+            )
 
 
 def _called(entry: str, stage: int) -> str:
@@ -249,6 +253,22 @@ def staged(
     return Pipelined(mesh, states, micro_batches, whole, cut, rows, structures)
 
 
+def following(
+    wholes: Mapping[str, Divided], graphs: Mapping[str, Graph], mesh: Mapping[str, int], states: Mapping[str, int],
+    weights: Mapping[Node, set[int]], link: Link,
+) -> Pipelined:  # fmt: skip
+    """Entries that are added to others in stages, which have put ``states`` and ``weights``: ``graphs`` as they are
+    divided along the other axes of the ``mesh``. Raises InputError for texts."""
+    for entry, graph in graphs.items():
+        _check(entry, graph, 1)
+    cut = {
+        entry: stages.following(entry, whole, mesh[PIPELINE], states, weights, link, Rates())
+        for entry, whole in wholes.items()
+    }
+    structures = {entry: graph.structure for entry, graph in graphs.items()}
+    return Pipelined(mesh, states, 1, wholes, cut, dict.fromkeys(graphs, frozenset()), structures)
+
+
 def _ends(graph: Graph) -> dict[str, Node]:
     """What callers give and get, by name."""
     return {**{str(node.attr.name): node for node in graph.given}, **dict(graph.returned)}
@@ -280,8 +300,9 @@ def _check(entry: str, graph: Graph, micro_batches: int) -> None:
     if graph.states and micro_batches > 1:
         names = ", ".join(repr(state.name) for state in graph.states)
         raise InputError(
-            f"micro_batches: {entry}: expected a model without states, found {names}, which each micro-batch would "
-            "write. Take micro_batches=1"
+            f"micro_batches: {entry}: expected a model without states, found {names}: a run leaves in them what the "
+            f"whole batch makes, and {micro_batches} micro-batches, one after the other, would leave something else. "
+            "Take micro_batches=1, and of a large batch several calls"
         )
     for node in traverse.everything(graph.roots):
         if node.dtype.is_text or node.op is ops.HOST:

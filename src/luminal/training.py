@@ -124,13 +124,7 @@ class Training:
         return np.ascontiguousarray(rates)
 
     def eval(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's outputs, in evaluation mode, on the present parameters. Raises InputError where a pipeline has
-        these."""
-        if "stages" in self.module.manifest:
-            raise InputError(
-                "eval: no rank of a pipeline has all parameters: save, and load into a step that is compiled without "
-                "stages"
-            )
+        """The model's outputs, in evaluation mode, on the present parameters. On a mesh all ranks call it."""
         return self.module[EVAL](*args, **kwargs)
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -366,9 +360,9 @@ def compile_training(
     their gradients (see ``luminal.pipelined_training``).
 
     Raises InputError for an optimiser that luminal has no rule for, a parameter that is none of the module's or holds
-    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: states of
-    the model's own, rows that ``micro_batches`` do not divide, more stages than steps; UnsupportedError where an
-    operator cannot be compiled or has no gradient, with its place in the model.
+    no floats, a loss that is not one float, limits that are not positive, and for what stages cannot train: rows that
+    ``micro_batches`` do not divide, more stages than steps, sizes that data decides; UnsupportedError where an operator
+    cannot be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
@@ -390,10 +384,6 @@ def compile_training(
     else:
         if inputs is not None or targets:
             raise InputError("training: an ONNX model says what its inputs are; leave out examples of them")
-        if batches > 1:
-            raise InputError(
-                f"micro_batches: expected 1 for an ONNX model, whose graph has the size of its batch, found {batches}"
-            )
         made, described, plan = _of_onnx(model, loss, optimizer, trainable, outputs, plan, same)
         places = None
     compiled = api.compile(made, name=made[TRAIN].name, seed=seed, **options)
@@ -466,8 +456,9 @@ def _entries(
 ) -> dict[str, Graph]:  # fmt: skip
     """The entries of a step; in stages, one that is made of the ``graph`` of the loss of a micro-batch, where ``rows``
     are the inputs that have rows of the batch, and so have outputs with as many."""
+    every = {**step.entries, EVAL: training.reading(evaluated, parameters)}
     if cut is None:
-        return {**step.entries, EVAL: training.reading(evaluated, parameters)}
+        return every
     batch = {node.shape[0]: node.attr.name for node in graph.given if node.attr.name in rows}
     for extent, name in batch.items():
         if cut[0] > 1 and not isinstance(extent, int):
@@ -476,7 +467,7 @@ def _entries(
             )
     named = {*rows, *(name for name, node in graph.returned[1:] if node.shape and node.shape[0] in batch)}
     recipe = pipelined_training.Recipe(graph, parameters, plan, frozenset(named) if cut[0] > 1 else frozenset())
-    return pipelined_training.Entries(step.entries, TRAIN, recipe)
+    return pipelined_training.Entries(every, TRAIN, recipe)
 
 
 def _rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
@@ -502,16 +493,25 @@ def _of_onnx(
         )
     proto, values = stepping.with_inputs(source, trainable)
     plan, groups = _grouped(plan, optimizer, list(values), list(values))
+    name = same["name"] or (Path(model).stem if isinstance(model, str | Path) else None)
+
+    def read(dims: api.Dims | None) -> Graph:
+        graph: Graph = importer.load(proto, dims=dims, constants=same["constants"], name=name)
+        return replace(graph, name=interface.library_name(graph.name))
+
+    dims, rows = same["dims"], list[str]()
+    if same["cut"] is not None and same["cut"][0] > 1:
+        dims, rows = stepping.micro_batch(proto, values, dims, *same["cut"])
     with derivative.recorded():
-        name = same["name"] or (Path(model).stem if isinstance(model, str | Path) else None)
-        whole: Graph = importer.load(proto, dims=same["dims"], constants=same["constants"], name=name)
-        whole = replace(whole, name=interface.library_name(whole.name))
+        whole = read(dims)
         number = dict(whole.returned).get(loss)
         targets: list[Node] = []
         if number is None:
             taken = {node.attr.name for node in whole.inputs} | {name for name, _ in whole.outputs}
             number, target = losses.loss(loss, whole.returned[0][1], _free(losses.TARGET, taken))
             targets = [target]
+            extents = [node.shape[0] for node in whole.given if node.attr.name in rows]
+            rows += [target.attr.name] if target.shape and target.shape[0] in extents else []
     shown = [(name, node) for name, node in whole.returned if outputs and name != loss]
     kept = tuple((state.output, node) for state, node in whole.left)
     inputs = (*whole.given, *targets, *(state.input for state in whole.states))
@@ -520,7 +520,8 @@ def _of_onnx(
     by_name = {node.attr.name: node for node in whole.given}
     parameters = [Parameter(by_name[key], values[key], groups[key]) for key in groups]
     step = training.step(graph, parameters, plan)
-    return _entries(step, graph, parameters, plan, whole, (), same["cut"]), {}, plan
+    evaluated = read(same["dims"]) if rows else whole
+    return _entries(step, graph, parameters, plan, evaluated, rows, same["cut"]), {}, plan
 
 
 def _free(name: str, taken: Collection[str]) -> str:
