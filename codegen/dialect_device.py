@@ -23,7 +23,7 @@ RESERVED = frozenset(
     block_reduce_max atomic_add atomic_max raise tile_step warp_tile_step copy_async copy_commit copy_wait
     held_tile_step lanes_add lanes_max group_tile_step group_begin group_commit group_wait share_with_groups in_panels
     copy_box boxes_begin boxes_commit boxes_wait slots_begin slot_wait_empty slot_copy slot_filled slot_wait_full
-    slot_give_back fewer_registers more_registers regroup infinity nan
+    slot_give_back fewer_registers more_registers regroup scaled_tile_step infinity nan
     copy_sign lesser greater quantise fake_quantise
     dot digits_in_bytes shifted_left shifted_right
     multiples lanes_below lanes_from""".split()  # noqa: SIM905

@@ -8,11 +8,13 @@ from __future__ import annotations
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.loops import Loops
 from luminal.codegen.threads import Threads
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
-from luminal.core.schedule.nest.ir import Contract, Loop
-from luminal.core.symbolic import Int
+from luminal.core.schedule.nest.ir import Access, Contract, Loop, Scalar
+from luminal.core.schedule.nest.operands import loops_over_blocks
+from luminal.core.symbolic import Int, Var
 
 
 def render(loops: Loops, threads: Threads, expressions: Expressions, contract: Contract) -> None:
@@ -25,7 +27,8 @@ def render(loops: Loops, threads: Threads, expressions: Expressions, contract: C
     if not contract.accumulate:
         _clear(loops, expressions, contract)
     if contract.fragment is None or not contract.fragment.panels:
-        _over(loops, threads, expressions, contract, contract.loops)
+        blocks = loops_over_blocks(contract) if contract.scales is not None else len(contract.loops)
+        _over(loops, threads, expressions, contract, contract.loops[:blocks])
         return
     tile = expressions.pointer(contract.tile, contract.tile_offset)
     held = contract.max_rows * contract.columns // contract.fragment.warp
@@ -67,12 +70,14 @@ def _over(
 ) -> None:
     if not headers:
         call = _tile_step
-        if contract.fragment is not None:
+        if contract.scales is not None:
+            call = _scaled_tile_step
+        elif contract.fragment is not None:
             call = _group_tile_step if contract.fragment.panels else _warp_tile_step
         expressions.frame.line(call(threads, expressions, contract))
         return
     loop, step = headers[0], 1
-    if contract.fragment is not None:
+    if contract.fragment is not None and contract.scales is None:
         step = contract.fragment.depth
         if len(contract.loops) != 1 or sym.mod(loop.extent, step) != 0:
             raise SpecError(f"contract {contract.tile}: {contract.fragment.name} takes {step} terms at a time")
@@ -112,6 +117,41 @@ def _warp_tile_step(threads: Threads, expressions: Expressions, contract: Contra
     return f"{step}<{_name(fragment, expressions)}, {tall}, {wide}>({', '.join(arguments)});"
 
 
+def _scaled_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
+    """Of one block, whose terms the innermost loop counts."""
+    fragment, scales, text = contract.fragment, contract.scales, expressions.indices.text
+    assert fragment is not None and scales is not None and scales.row is not None and scales.left is not None
+    terms = contract.loops[-1]
+    if sym.mod(terms.extent, fragment.depth) != 0:
+        raise SpecError(f"contract {contract.tile}: {fragment.name} takes {fragment.depth} terms at a time")
+    left, right = (
+        _scale(expressions, contract, value, axis)
+        for value, axis in ((scales.left, scales.row), (scales.right, scales.column))
+    )
+    first = {terms.axis: 0}
+    arguments = (
+        expressions.pointer(contract.tile, contract.tile_offset),
+        expressions.pointer(contract.a, sym.substitute(contract.a_offset, first)),
+        text(contract.a_row), text(_depth(contract, contract.a_offset)),
+        expressions.pointer(contract.b, sym.substitute(contract.b_offset, first)),
+        text(_depth(contract, contract.b_offset)), text(contract.b_column),
+        *left, *right, threads.lane,
+    )  # fmt: skip
+    tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
+    name = _name(fragment, expressions)
+    return f"scaled_tile_step<{name}, {tall}, {wide}, {text(terms.extent)}>({', '.join(arguments)});"
+
+
+def _scale(expressions: Expressions, contract: Contract, value: Scalar, axis: Var) -> tuple[str, str]:
+    """The address of the first of the scales along ``axis``, and how far apart they are."""
+    element = value.operands[0] if value.op is ops.CAST else value
+    linear = sym.coefficient(element.leaf.offset, axis) if isinstance(element.leaf, Access) else None
+    if linear is None or not isinstance(element.leaf, Access):
+        raise SpecError(f"contract {contract.tile}: the scales {value} do not lie in an array, equally far apart")
+    expressions.read.add(element.leaf.array)
+    return expressions.pointer(element.leaf.array, linear[1]), expressions.indices.text(linear[0])
+
+
 def _group_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
     fragment, text = contract.fragment, expressions.indices.text
     assert fragment is not None
@@ -148,7 +188,7 @@ def _name(fragment: Fragment, expressions: Expressions) -> str:
 
 def _depth(contract: Contract, offset: Int) -> Int:
     """The stride of an operand's ``offset`` over the terms of the sum."""
-    linear = sym.coefficient(offset, contract.loops[0].axis)
+    linear = sym.coefficient(offset, contract.loops[-1].axis)
     if linear is None:
         raise SpecError(f"contract {contract.tile}: terms that are not equally far apart")
     return linear[0]

@@ -13,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.precision import FP32, TF32, Precision
 from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType, bf16, f16, f32
+from luminal.core.types import DType, bf16, f16, f32, i8, i32
 
 # Of all GPUs that are described: CUDA C++ Programming Guide, "SIMT Architecture"; PTX ISA, "State Spaces", "cp.async".
 # Apple's have SIMD groups of as many threads.
@@ -31,8 +31,8 @@ class Fragment:
     """A product of small matrices that the ``warp`` lanes of a warp compute together.
 
     The operands have ``rows x depth`` and ``depth x columns`` elements of type ``dtype``, the result ``rows x columns``
-    sums in float32, of which every lane holds ``elements``: lane ``lane`` holds as its number ``element`` the one in
-    ``row`` and ``column``, both expressions over these variables. Operands of float32 are rounded to ``precision``
+    sums of type ``sum``, of which every lane holds ``elements``: lane ``lane`` holds as its number ``element`` the one
+    in ``row`` and ``column``, both expressions over these variables. Operands of float32 are rounded to ``precision``
     first.
 
     Where it is not 0, ``lanes_of_row`` neighbouring lanes hold the elements of each of their rows. An element's number
@@ -60,6 +60,7 @@ class Fragment:
     panels: bool = False
     lanes_of_row: int = 0
     each_byte: int = 0
+    sum: DType = f32
 
     def __repr__(self) -> str:
         return f"Fragment({self.name}, {self.dtype})"
@@ -285,9 +286,16 @@ class Grid:
         return next((t for t in types if all(x == t or _holds(t, x) for x in (a, b))), None)
 
     def fragment(self, a: DType, b: DType, precision: Precision) -> Fragment | None:
-        """The fragment for matrices of these types: in ``precision``, else exact; None if there is neither."""
-        found = [f for f in self.fragments if f.dtype == a == b and f.precision in (precision, FP32)]
+        """The fragment for matrices of these types with sums in float32: in ``precision``, else exact; None if there is
+        neither."""
+        found = [f for f in self.fragments if f.dtype == a == b and f.sum == f32 and f.precision in (precision, FP32)]
         return next((f for f in found if f.precision == precision), found[0] if found else None)
+
+    def of_blocks(self, terms: int) -> Fragment | None:
+        """The fragment that sums a block of so many products of signed bytes exactly, in whole steps: the deepest; None
+        if there is none."""
+        fitting = [f for f in self.fragments if (f.dtype, f.sum) == (i8, i32) and terms % f.depth == 0]
+        return max(fitting, key=lambda f: f.depth, default=None)
 
     def group(self, a: DType, b: DType, rows: int, columns: int) -> Fragment | None:
         """The product of a group of warps for matrices of these types and a tile of ``rows`` and ``columns``: the
@@ -298,18 +306,19 @@ class Grid:
 
 _L, _E = map(sym.expr, (LANE, ELEMENT))
 
-# PTX ISA, "Matrix Fragments for mma.m16n8k16" and "... for mma.m16n8k8": a lane holds pairs of neighbouring columns in
-# two rows.
+# PTX ISA, "Matrix Fragments for mma.m16n8k8", "... for mma.m16n8k16" and "... for mma.m16n8k32": a lane holds pairs of
+# neighbouring columns in two rows.
 MMA = tuple(
     Fragment(
         name, dtype, 16, 8, depth,
         sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2), precision=precision,
-        lanes_of_row=lanes, each_byte=products // 128,
+        lanes_of_row=lanes, each_byte=products // 128, sum=total,
     )
     # The last are multiply-adds of a processor in a cycle, which serves 128 bytes (NVIDIA A100 whitepaper, table 2).
-    for name, dtype, depth, precision, lanes, products in (
-        ("m16n8k16", f16, 16, FP32, 4, 1024), ("m16n8k16", bf16, 16, FP32, 4, 1024),
-        ("m16n8k8_tf32", f32, 8, TF32, 0, 512),
+    for name, dtype, total, depth, precision, lanes, products in (
+        ("m16n8k16", f16, f32, 16, FP32, 4, 1024), ("m16n8k16", bf16, f32, 16, FP32, 4, 1024),
+        ("m16n8k8_tf32", f32, f32, 8, TF32, 0, 512),
+        ("m16n8k32", i8, i32, 32, FP32, 0, 2048), ("m16n8k16", i8, i32, 16, FP32, 0, 2048),
     )
 )  # fmt: skip
 

@@ -293,5 +293,5 @@ def product(fragment: Fragment | None, dtype: types.DType = F32, *, accumulate: 
 CASES["product"] = product(None)
 CASES["product_of_the_last_step"] = product(None, accumulate=False)
 CASES["product_of_bfloat16"] = product(None, types.bf16)
-FRAGMENTS = {f"cuda_{f.name}_{f.dtype}": product(f, f.dtype) for f in MMA}
+FRAGMENTS = {f"cuda_{f.name}_{f.dtype}": product(f, f.dtype) for f in MMA if f.sum.is_float}
 FRAGMENTS |= {f"metal_{f.name}_{f.dtype}": product(f, f.dtype) for f in SIMDGROUP}

@@ -306,6 +306,7 @@ def test_occupancy_follows_from_what_is_scarce() -> None:
 
 def row(who: str, what: str = "product 8 x 8 x 8", **per: float) -> rows.Row:
     kernel = {"registers": 40, "shared": 1024, "spilled": 0, "occupancy": 0.5, "in_flight": 2, "multiplied": 1,
+              "at_once": 1,
               "widths": {"read": {"16": 64, "4": 32}, "written": {"2": 8}}, "ways": 2,
               "moved": {"global": {"sectors": 30, "least": 20}}}  # fmt: skip
     return {"what": what, "kind": what.split()[0], "sizes": [8, 8, 8], "architecture": "sm_90", "who": who,

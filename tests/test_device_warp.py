@@ -221,6 +221,48 @@ def test_a_product_through_fragments_is_numpy_s(library: Any, fragment: Fragment
     assert np.array_equal(got, expected)
 
 
+def scaled_product(
+    library: Any, name: str, wide: int, along: tuple[int, int], padding: int = 16
+) -> tuple[Array, Array]:
+    """The scaled product of a block of 64 signed bytes by a warp, and by numpy: exact, as scales are powers of two."""
+    m, n, depth, rng = 32, 8 * wide, 64, np.random.default_rng(6)
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((m, depth), (depth, n)))
+    a[0], b[:, 0], a[1], b[:, 1] = -128, -128, 127, 127
+    left, right = (np.exp2(rng.integers(-3, 4, size)).astype(np.float32) for size in (m, n))
+    a_steps, b_steps = strides(m, depth, along[0], padding), strides(depth, n, along[1], padding)
+    held = np.ones((LANES, 2, wide, 4), np.float32)
+    getattr(library, f"{name}_{wide}")(
+        pointer(laid_out(a, a_steps)), *map(ctypes.c_int, a_steps), pointer(laid_out(b, b_steps)),
+        *map(ctypes.c_int, b_steps), pointer(left), pointer(right), pointer(held),
+    )  # fmt: skip
+    got = np.full((m, n), np.nan, np.float32)
+    for lane in range(LANES):
+        for e in range(4):
+            row, column = mma_place(lane, e)
+            got[row::16, column::8] = held[lane, :, :, e]
+    return got, 1 + np.outer(left, right) * (a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("along", [(1, 0), (0, 1), (1, 1), (0, 0)])
+@pytest.mark.parametrize("wide", [3, 4])
+@pytest.mark.parametrize("name", ["m16n8k32_int8", "m16n8k16_int8"])
+def test_a_scaled_product_of_bytes_is_numpy_s(library: Any, name: str, wide: int, along: tuple[int, int]) -> None:
+    got, expected = scaled_product(library, name, wide, along)
+    assert np.array_equal(got, expected)
+
+
+def test_an_infinite_scale_of_a_row_gives_nan(library: Any) -> None:
+    a, b = np.ones((32, 64), np.int8), np.ones((64, 24), np.int8)
+    left, right, held = np.ones(32, np.float32), np.ones(24, np.float32), np.zeros((LANES, 2, 3, 4), np.float32)
+    left[0] = np.inf
+    ints = [ctypes.c_int(v) for v in (64, 1, 24, 1)]
+    library.m16n8k32_int8_3(
+        pointer(laid_out(a, (64, 1))), *ints[:2], pointer(laid_out(b, (24, 1))), *ints[2:], pointer(left),
+        pointer(right), pointer(held),
+    )  # fmt: skip
+    assert np.isnan(held[:4, 0, :, :2]).all() and np.isnan(held).sum() == 24
+
+
 def test_tf32_rounds_operands_to_eleven_bits(library: Any) -> None:
     values = np.array([1 + 2.0**-11, 1 + 2.0**-12, -1 - 2.0**-11, np.inf, 3], np.float32)
     a, b = np.zeros((32, 8), np.float32), np.zeros((8, 24), np.float32)
@@ -241,6 +283,25 @@ SWAPS = [
     ("fragment_simdgroup.hpp", "rows[32] = {0, 0, 1, 1,", "rows[32] = {0, 1, 0, 1,", "simdgroup8x8_float"),
     ("fragment_mma.hpp", "pair(corner + 8 * row, depth)", "pair(corner + 4 * row, depth)", "m16n8k16_bfloat16"),
 ]
+
+
+SWAPPED_BYTES = [
+    ("lane / 4 + 8 * (e / 4 % 2)", "lane / 4 + 8 * (e / 8)"),
+    ("4 * (lane % 4) + e % 4 + 16 * (e / 4)", "4 * (lane % 4) + e % 4 + 8 * (e / 4)"),
+    ("corner + w % 2 * 8 * row + w / 2 * 16 * depth", "corner + w / 2 * 8 * row + w % 2 * 16 * depth"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong"), SWAPPED_BYTES, ids=["rows of A", "terms of B", "loads of A"])
+def test_a_swapped_lane_of_bytes_gives_another_product(right: str, wrong: str, tmp_path: Path) -> None:
+    shutil.copytree(INCLUDE, tmp_path / "include")
+    path = tmp_path / "include/luminal/device/fragment_mma_bytes.hpp"
+    text = path.read_text()
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong))
+    swapped = build("device_warp.cpp", targets.detect(), tmp_path, "-O1", "-pthread", f"-I{tmp_path / 'include'}")
+    got, expected = scaled_product(swapped, "m16n8k32_int8", 4, (1, 0))
+    assert not np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize(("header", "right", "wrong", "name"), SWAPS, ids=[f"{s[3]}-{i}" for i, s in enumerate(SWAPS)])

@@ -115,7 +115,7 @@ def test_on_a_device_the_most_promising_are_measured() -> None:
 
 def row(blocks: int, occupancy: float = 1.0, in_flight: int = 0) -> kernels.Row:
     return {
-        "blocks": blocks, "issued": {"float": 4 * 1000 * blocks}, "multiplied": 0, "operands": 0,
+        "blocks": blocks, "issued": {"float": 4 * 1000 * blocks}, "multiplied": 0, "at_once": 0, "operands": 0,
         "moved": {"shared": {"waves": 500 * blocks}, "global": {"sectors": 0}}, "occupancy": occupancy,
         "in_flight": in_flight,
     }  # fmt: skip

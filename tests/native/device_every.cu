@@ -48,6 +48,7 @@ extern "C" __global__ void tiles(const float* x, float* y) {
     alignas(16) __shared__ float stage[32 * 40];
     alignas(16) __shared__ float16 halves[32 * 40];
     alignas(16) __shared__ bfloat16 brains[32 * 40];
+    alignas(16) __shared__ int8_t bytes[64 * 80];
     const int thread = threadIdx.x;
     every_copy(stage + 4 * thread, x + 4 * thread, thread < 3);
     every_copy(halves + 8 * thread, x + 4 * thread, thread < 3);
@@ -59,6 +60,8 @@ extern "C" __global__ void tiles(const float* x, float* y) {
     every_layout<m16n8k16<float16>>(sum, halves, thread % 32);
     every_layout<m16n8k16<bfloat16>>(sum, brains, thread % 32);
     every_layout<m16n8k8_tf32<float>>(sum, stage, thread % 32);
+    every_scaled<m16n8k32<int8_t>>(sum, bytes, stage, halves, thread % 32);
+    every_scaled<m16n8k16<int8_t>>(sum, bytes, stage, halves, thread % 32);
 #pragma unroll
     for (int i = 0; i < 64; ++i) y[64 * thread + i] = sum[i];
 }

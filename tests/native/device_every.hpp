@@ -104,6 +104,14 @@ template <class F, class Sum, class P> LM_DEVICE void every_layout(Sum sum, P a,
     warp_tile_step<F, 2, 4>(sum, a, 1, 40, a, 40, 1, lane);
 }
 
+#if LM_WARP > 1 && !defined(LM_METAL)
+/// The tile of a warp of bytes, in the same ways, with scales of two types.
+template <class F, class P, class L, class R> LM_DEVICE void every_scaled(float* sum, P a, L left, R right, int lane) {
+    scaled_tile_step<F, 2, 4, 64>(sum, a, 80, 1, a, 1, 80, left, 2, right, 2, lane);
+    scaled_tile_step<F, 2, 3, 64>(sum, a, 1, 80, a, 80, 1, left, 2, right, 2, lane);
+}
+#endif
+
 LM_DEVICE int64_t every_index(int64_t a, int64_t b) {
     return minimum(floor_div(a, b), maximum(floor_mod(a, b), b));
 }

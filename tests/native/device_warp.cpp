@@ -103,6 +103,21 @@ TILE(tile_8x8_float16, 8, 8, lm::float16)
             }                                                                                                        \
         }                                                                                                            \
     }
+/// The same of bytes, of one block of 64 terms with scales, for a tile of 2 x J fragments.
+#define SCALED(NAME, F, J)                                                                                           \
+    extern "C" void NAME(const void* a, int a_row, int a_depth, const void* b, int b_depth, int b_column,            \
+                         const float* left, const float* right, float* sum) {                                        \
+        emulated::run_block(32, [&](int lane) {                                                                      \
+            lm::scaled_tile_step<lm::F, 2, J, 64>(sum + lane * 2 * J * lm::F::elements,                              \
+                                                  static_cast<const int8_t*>(a), a_row, a_depth,                     \
+                                                  static_cast<const int8_t*>(b), b_depth, b_column, left, 1, right,  \
+                                                  1, lane);                                                          \
+        });                                                                                                          \
+    }
+SCALED(m16n8k32_int8_3, m16n8k32<int8_t>, 3)
+SCALED(m16n8k32_int8_4, m16n8k32<int8_t>, 4)
+SCALED(m16n8k16_int8_3, m16n8k16<int8_t>, 3)
+SCALED(m16n8k16_int8_4, m16n8k16<int8_t>, 4)
 FRAGMENT(m16n8k16_float16, m16n8k16<lm::float16>, lm::float16)
 FRAGMENT(m16n8k16_bfloat16, m16n8k16<lm::bfloat16>, lm::bfloat16)
 FRAGMENT(m16n8k8_tf32, m16n8k8_tf32<float>, float)

@@ -52,8 +52,9 @@ MORE = (
     "over the fewest possible. `in flight` are groups of copies on their way while matrices are multiplied; where "
     "warps of their own copy, the slots besides the one that is read. "
     "`occupancy` follows from registers, shared memory and threads. `limit` is the highest of four: instructions "
-    "issued at 4 a cycle, multiply-adds at the peak (1024 a cycle on sm_80, 2048 on sm_90), waves of shared memory, "
-    "64 bytes a cycle of sectors; in cycles of one processor for each million multiply-adds or MiB. A kernel of "
+    "issued at 4 a cycle, multiply-adds at the peak (1024 a cycle on sm_80, 2048 on sm_90; twice as many of bytes), "
+    "waves of shared memory, 64 bytes a cycle of sectors; in cycles of one processor for each million multiply-adds or "
+    "MiB. A kernel of "
     "several limits is slower than each of them. Where a row has several kernels, the worst of each is shown."
 )
 

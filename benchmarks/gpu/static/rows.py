@@ -36,6 +36,8 @@ OURS, TRITON = "luminal", "Triton"
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 
 QUANTISED = {False: (1, 4096, 1024), True: (1, 256, 8)}  # rows, terms, columns
+PROMPTS = {False: (512, 4096, 1024), True: (32, 256, 32)}  # the same, of a prompt
+IN_PROMPTS = ("Q8_0 by float32", "Q8_0 by q8", "Q4_0 by q8", "Q4_K by q8", "Q6_K by q8")
 
 PEERS = Path(__file__).parent / "peers.py"
 
@@ -98,7 +100,8 @@ def works(tiny: bool) -> list[Work]:
     products = [Work("product", sizes) for sizes in subjects.PRODUCTS[tiny][1:] if sizes[0] > 1]
     attentions = [Work(kind, subjects.ATTENTION[tiny]) for kind in ("attention", "causal attention")]
     rows_ = [Work(kind, subjects.ROWS[tiny]) for kind in ("softmax", "norm")]
-    return [*products, *attentions, *rows_, *(Work(kind, QUANTISED[tiny]) for kind in quantised.KINDS)]
+    prompts = [Work(kind, PROMPTS[tiny]) for kind in IN_PROMPTS]
+    return [*products, *attentions, *rows_, *(Work(kind, QUANTISED[tiny]) for kind in quantised.KINDS), *prompts]
 
 
 def row(work: Work, architecture: int, who: str, how: str, kernels: Sequence[Row]) -> Row:

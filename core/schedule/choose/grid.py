@@ -118,6 +118,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
     operands = grid.multiplied(a, b) if reduction.dtype == f32 else None
     a, b = (a, b) if operands is None else (operands, operands)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
+    if found.scale is not None:
+        fragment, operands = grid.of_blocks(int(str(reduction.loops[-1].extent))), a
     most, size = grid.costs.depth, max(a.itemsize, b.itemsize)
     sizes = tuple(typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
     wanted = tile.rows, tile.columns, tile.lanes
@@ -220,8 +222,8 @@ def _schedule_tiles(
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
     reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
-    order = _side_by_side_last(reduction)
-    if order != tuple(loop.axis.name for loop in reduction.loops):
+    order = _side_by_side_last(reduction) if found.scale is None else _in_order(reduction)
+    if order != _in_order(reduction):
         state.do(ReorderReduction(reduction.name, order))
     stage = Stage(
         m, n, tile.rows, tile.columns, way.terms, parts, way.ahead, grid.costs.steps, way.handed, operands, way.wide
@@ -238,6 +240,10 @@ def _schedule_tiles(
     state.do(Parallelise(len(state.loops())))
     state.do(SynchroniseThreads(stage.threads, target.requested_block if way.grouped else target.block))
     return state.finish()
+
+
+def _in_order(reduction: ln.Reduction) -> tuple[str, ...]:
+    return tuple(loop.axis.name for loop in reduction.loops)
 
 
 def _side_by_side_last(reduction: ln.Reduction) -> tuple[str, ...]:

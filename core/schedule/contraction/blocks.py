@@ -21,6 +21,7 @@ import numpy as np
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction import narrow
@@ -38,15 +39,33 @@ def in_blocks(found: Contraction, prologue: Prologue, target: Target) -> tuple[C
     blocks = None if unit is None else same_scales(found, prologue)
     if unit is None or blocks is None or blocks.terms % (unit.depth * blocks.per):
         return None
-    split = _split(found, blocks.along, blocks.terms)
-    a, of_a = (_over(found, split, blocks.along, blocks.terms, place) for place in (blocks.whole, blocks.scale))
+    split = _of_integers(found, blocks)
     moves = [axis for k in split.k if (axis := sym.as_var(split.axes[k])) is not None]
     place: Int = 0  # of an element in memory
-    for index, size in zip(a.index, a.source.shape, strict=True):
+    for index, size in zip(split.a.index, split.a.source.shape, strict=True):
         place = place * size + index
     if any(sym.coefficient(place, axis) is None for axis in moves):
         return None
-    return replace(split, a=a, scale=of_a), unit
+    return split, unit
+
+
+def by_fragments(found: Contraction, prologue: Prologue, grid: Grid) -> Contraction | None:
+    """The same for the warps of a GPU, which stage as many terms of a block at once, or of several; None where there is
+    a single one, or no fragment sums it in whole steps."""
+    blocks = same_scales(found, prologue)
+    if blocks is None:
+        return None
+    blocks = blocks._replace(terms=math.gcd(blocks.terms, grid.costs.depth // i8.itemsize))
+    if grid.of_blocks(blocks.terms) is None or found.shape[blocks.along] == blocks.terms:
+        return None
+    return _of_integers(found, blocks)
+
+
+def _of_integers(found: Contraction, blocks: Blocks) -> Contraction:
+    """``found`` with a last axis of K that runs within a block, integers as A, and their scale."""
+    split = _split(found, blocks.along, blocks.terms)
+    a, scale = (_over(found, split, blocks.along, blocks.terms, place) for place in (blocks.whole, blocks.scale))
+    return replace(split, a=a, scale=scale)
 
 
 class Blocks(NamedTuple):

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.grid import ALIGNMENT
+from luminal.core.constants import is_constant
+from luminal.core.grid import ALIGNMENT, Grid
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
 from luminal.core.schedule.contraction.contraction import Contraction, Operand
 from luminal.core.schedule.contraction.prologue import Leaf, Prologue
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.types import DType, f32
 
 RUN = ALIGNMENT  # bytes that a thread reads at once
 
@@ -28,6 +29,18 @@ def run_of(rows: int, per: int) -> int:
     while rows % (run * per):
         run //= 2
     return run
+
+
+def has_few_rows(found: Contraction, grid: Grid) -> bool:
+    """Whether blocks sum ``found`` column by column: few rows, of constants that can lie in lines."""
+    rows, few = sym.upper(found.count(found.m)), grid.costs.few
+    return is_fixed(found) and not found.a.valid and is_constant(found.b.source) and rows is not None and rows <= few
+
+
+def is_fixed(found: Contraction) -> bool:
+    """Whether B can lie in lines: it has known sizes, and no mask."""
+    sizes = [found.count(axes) for axes in (found.batch, found.n, found.k)]
+    return found.dtype == f32 and not found.b.valid and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def in_lines(found: Contraction) -> tuple[Operand, Node]:

@@ -207,6 +207,8 @@ def block_tile(target: Target, found: Contraction) -> Tile:
     narrow = found.a.source.dtype
     narrow = grid.multiplied(narrow, found.b.source.dtype) or narrow
     fragment = target.fragment(narrow, narrow) if found.dtype == f32 else None
+    if found.scale is not None:
+        fragment = grid.of_blocks(int(str(found.shape[found.run])))
     grouped = found.dtype == f32 and any(f.dtype == narrow for f in grid.groups)
 
     def block(tile: BlockTile) -> blocks.Block:

@@ -10,14 +10,22 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import SMALL, WARP, BlockCosts
 from luminal.core.schedule.grid.handed import HandedSteps
-from luminal.core.schedule.grid.staged import BackgroundSteps, Side, StagedSteps, by_threads, staged, uniform
-from luminal.core.schedule.grid.thread_tiles import Square, Warps
+from luminal.core.schedule.grid.staged import (
+    BackgroundSteps,
+    Side,
+    StagedOperand,
+    StagedSteps,
+    by_threads,
+    staged,
+    uniform,
+)
+from luminal.core.schedule.grid.thread_tiles import Square, ThreadTile, Warps
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import element_and_value, stored_type
+from luminal.core.schedule.nest.operands import Scaled, element_and_value, scales_of, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
 from luminal.core.schedule.nest.walk import Body, accesses, perfect_loops, reads
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.types import DType, f32
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,9 @@ class Stage:
 
     With ``wide``, the lanes of a warp regroup their elements, so that each stores, and reads what is added, several
     neighbours of a row at once. Legal where fragments leave pairs and results lie side by side along columns.
+
+    Where both factors are scaled, and integers otherwise, a step has whole blocks of terms with the same scales, which
+    are staged as well: fragments sum the integers of each block, and the sum is scaled.
     """
 
     m: str
@@ -72,6 +83,7 @@ class Stage:
         if self.m not in by_name or self.n not in by_name:
             raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
         rows, columns = self._side(by_name[self.m], self.rows), self._side(by_name[self.n], self.columns)
+        scaled = scales_of(reduction)
         a, b = (
             staged(
                 nest, name, access, side, reduction.loops, self.depth, self.threads,
@@ -82,26 +94,32 @@ class Stage:
                 ("stage_b", accesses(right)[0], self._value(nest, right), columns),
             )
         )  # fmt: skip
+        scales = () if scaled is None else self._scales(nest, scaled, reduction.loops, rows, columns)
         thread = sym.var("t0", 0, self.threads - 1)
         held = self.parts.of_thread(thread, self.rows, self.columns)
         first = thread * held.size
         zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
         clear = held.loops((ln.Store("tile", first + held.number, zero),))
-        k_0 = Var("k_0", 0, self.depth - 1)
+        terms = self.depth if scaled is None else int(str(reduction.loops[-1].extent))
+        block, k_0 = sym.axis("k_2", self.depth // terms), sym.axis("k_0", terms)
+        inner = [(block, self.depth // terms), (k_0, terms)]
         contract = ln.Contract(
-            "tile", reduction.dtype, a.name, a.dtype, a.place(sym.expr(k_0), held.top), a.line,
-            b.name, b.dtype, b.place(sym.expr(k_0), held.left),
-            (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
+            "tile", reduction.dtype, a.name, a.dtype, a.place(block * terms + k_0, held.top), a.line,
+            b.name, b.dtype, b.place(block * terms + k_0, held.left),
+            tuple(ln.Loop(v, extent, "serial", ()) for axis, extent in inner if (v := sym.as_var(axis)) is not None),
+            held.shape[0], held.shape[0], held.shape[1], held.shape[1],
             tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment, steps=self.steps,
-            background=self._in_groups,
+            background=self._in_groups, scales=_staged_scales(scales, block, held, 0),
         )  # fmt: skip
         count = sym.ceildiv(sym.product(loop.extent for loop in reduction.loops), self.depth)
 
         def product(step: Int, stage: int) -> ln.Contract:
-            return replace(contract, a=a.stage(stage), b=b.stage(stage))
+            return replace(
+                contract, a=a.stage(stage), b=b.stage(stage), scales=_staged_scales(scales, block, held, stage)
+            )
 
         kind = HandedSteps if self.handed else BackgroundSteps if self._in_groups else StagedSteps
-        steps = kind(self.threads, count, (a, b), product, self.ahead)
+        steps = kind(self.threads, count, (a, b, *scales), product, self.ahead)
 
         def after(place: Int, row: Int, column: Int) -> Body:
             by = {ln.temporary(reduction.name, reduction.dtype): ln.load("tile", first + place, reduction.dtype)}
@@ -156,9 +174,41 @@ class Stage:
             return by_threads(self.threads, *near.loops((exchange,))), by_threads(self.threads, *near.loops(stores))
         raise ScheduleError("stage: results do not lie side by side along columns")
 
+    def _scales(
+        self, nest: ln.LoopNest, scaled: Scaled, loops: tuple[ln.Loop, ...], rows: Side, columns: Side
+    ) -> tuple[StagedOperand, ...]:
+        """The scales of the blocks of a step, of each row and of each column."""
+        fragment = self.parts.fragment if isinstance(self.parts, Warps) else None
+        *outer, block = loops
+        depth = fragment.depth if fragment is not None and fragment.sum.is_integer else None
+        whole = depth is not None and sym.mod(block.extent, depth) == 0 and sym.mod(self.depth, block.extent) == 0
+        if not (whole and outer):
+            raise ScheduleError(f"stage: no fragment of integers takes blocks of {block.extent} terms in whole steps")
+        count = self.depth // int(str(block.extent))
+        found = []
+        for name, value, side in (("scale_a", scaled.left, rows), ("scale_b", scaled.right, columns)):
+            if any(block.axis in sym.variables(x.offset) for x in accesses(value)):
+                raise ScheduleError(f"stage: a scale is not the same for a block along {block.axis}")
+            stored = value.operands[0] if value.op is ops.CAST else value
+            stored = stored if isinstance(stored.leaf, ln.Access) and stored.dtype.is_float else value
+            computed = None if isinstance(stored.leaf, ln.Access) else stored
+            found.append(
+                staged(
+                    nest, name, accesses(value)[0], side, tuple(outer), count, self.threads, lines=True,
+                    ahead=bool(self.ahead), value=computed, room=0,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
     def _value(self, nest: ln.LoopNest, right: ln.Scalar) -> ln.Scalar | None:
         """What threads compute of B; None where they copy it."""
-        return self._converted(nest, right.leaf) if isinstance(right.leaf, ln.Access) else right
+        if isinstance(right.leaf, ln.Access):
+            return self._converted(nest, right.leaf)
+        return (
+            right
+            if self.operands in (None, right.dtype)
+            else ln.apply(ops.CAST, (right,), ops.To(self.operands), self.operands)
+        )
 
     def _converted(self, nest: ln.LoopNest, access: ln.Access) -> ln.Scalar | None:
         stored = stored_type(nest, access.array)
@@ -197,6 +247,19 @@ def _together(body: Body, nest: ln.LoopNest, axis: Var, width: int) -> bool:
         if any(read.valid or stride(read.offset, False) not in (0, 1) for read in offsets):
             return False
     return True
+
+
+def _staged_scales(scales: tuple[StagedOperand, ...], block: Int, held: ThreadTile, stage: int) -> ln.Scales | None:
+    """The scales of ``block`` of a step, which lie in the stages of that number; None where there are none."""
+    if not scales:
+        return None
+    variables = Var("i0", 0, held.shape[0] - 1), Var("i1", 0, held.shape[1] - 1)
+    left, right = (
+        ln.load(x.stage(stage), x.place(block, first + sym.expr(v)), x.dtype)
+        for x, first, v in zip(scales, (held.top, held.left), variables, strict=True)
+    )
+    left, right = (x if x.dtype == f32 else ln.apply(ops.CAST, (x,), ops.To(f32), f32) for x in (left, right))
+    return ln.Scales(variables[0], left, variables[1], right)
 
 
 def _header(side: Side) -> list[ln.Loop]:

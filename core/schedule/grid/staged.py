@@ -202,26 +202,30 @@ class StagedOperand:
 def staged(
     nest: ln.LoopNest, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], depth: int,
     threads: int, *, lines: bool, ahead: bool, panels: bool = False, value: ln.Scalar | None = None,
+    room: int | None = None,
 ) -> StagedOperand:  # fmt: skip
     """``access``, an element of a row or column of ``side`` and of the terms ``reduced``, as an operand that
     ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines. With a
-    ``value``, which reads ``access`` and may read more, they compute that along lines.
+    ``value``, which reads ``access`` and may read more, they compute that along lines. Between lines there is as much
+    ``room`` as banks ask for, unless that is given.
 
     Raises ScheduleError where it does not fill whole ``panels``."""
     stored = stored_type(nest, access.array)
     value = ln.load(access.array, access.offset, stored, access.valid, access.fill) if value is None else value
     computed, dtype = value.leaf != access, value.dtype
     ahead = ahead and not computed
+    between = 0 if panels else room
     found = StagedOperand(
         name, access, value, dtype, side, reduced, depth, threads, True, lines, 1, ahead, panels,
-        0 if panels else _room(dtype, True, lines),
+        _room(dtype, True, lines) if between is None else between,
     )  # fmt: skip
     along = computed or found.contiguous
     if not along:
-        found = replace(found, along=False, by_line=False, room=0 if panels else _room(dtype, False, lines))
+        room = _room(dtype, False, lines) if between is None else between
+        found = replace(found, along=False, by_line=False, room=room)
     if panels and (found.row * dtype.itemsize % PANEL or found.extent // found.row % LINES):
         raise ScheduleError(f"stage: {found.extent // found.row} rows of {found.row} {dtype} do not fill panels")
-    width = max(COPIES) // dtype.itemsize if found.by_line or not along else 1
+    width = math.gcd(max(COPIES) // dtype.itemsize, found.row) if found.by_line or not along else 1
     if computed and not panels:
         width = math.gcd(max(COPIES), depth)  # of numbers of 8 bits
     while width > 1 and not found.aligned(width):

@@ -373,10 +373,10 @@ class Contract:
 
     With ``fragment``, the lanes of a warp multiply together, and a thread's part of the tile holds its elements of
     every fragment, one row of fragments after the other; ``a_offset`` and ``b_offset`` are those of the warp, and
-    ``loops`` is one loop, a multiple of the fragment's depth long. Where the fragment reads panels, its lanes are those
-    of several warps, and ``A`` and ``B`` are matrices in panels (``Alloc``) whose terms lie along a row or down. In the
-    ``background`` such a product is under way until a barrier waits for it: before, nobody writes its operands, and
-    nothing but other such products uses its tile.
+    ``loops`` is one loop, a multiple of the fragment's depth long, inside of those over blocks. Where the fragment
+    reads panels, its lanes are those of several warps, and ``A`` and ``B`` are matrices in panels (``Alloc``) whose
+    terms lie along a row or down. In the ``background`` such a product is under way until a barrier waits for it:
+    before, nobody writes its operands, and nothing but other such products uses its tile.
 
     With ``held``, ``A`` lies in registers: a thread's part of it holds elements as a part of a tile does, of as many
     rows and of all terms as columns, and they are rounded to ``a_type``. ``a_offset`` is then the first of the thread's
@@ -392,15 +392,16 @@ class Contract:
     ``b`` is the one of its arrays that is read fastest, and ``b_offset`` the first column's element of that array. With
     ``scales``, the sum of a block joins the others, in ``dtype``, times these: ``outer`` counts the blocks, or the
     operands are signed bytes, which a unit of vectors sums over the last loop, in whole steps, and which a ``prologue``
-    may compute of B, in the unit's groups.
+    may compute of B, in the unit's groups; or which a ``fragment`` of integers sums so, and in no other way.
 
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
     tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue`` (but the last two with ``scales``),
     for ``outer`` with a fragment, a unit or ``accumulate``, for ``a_ahead`` with a unit, for ``scales`` without
-    blocks or with ``accumulate``, for those of rows without a unit, in the ``background`` without panels, and for an
-    operand in registers that the fragment does not take.
+    blocks or, but of fragments, with ``accumulate``, for those of rows without a unit or fragment, for a fragment of
+    integers without, in the ``background`` without panels, and for an operand in registers that the fragment does not
+    take.
     """
 
     tile: str
@@ -449,7 +450,10 @@ class Contract:
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")
         of_unit = self.unit is not None and self.unit.in_vectors
-        if self.scales and (self.accumulate or not (of_unit if self.scales.left else self.outer)):
+        of_fragment = self.fragment is not None and self.fragment.sum.is_integer
+        if of_fragment != (self.fragment is not None and self.scales is not None and self.scales.left is not None):
+            raise SpecError(f"contract {self.tile}: fragments sum integers in blocks with scales, and nothing else so")
+        if self.scales and not of_fragment and (self.accumulate or not (of_unit if self.scales.left else self.outer)):
             raise SpecError(f"contract {self.tile}: only blocks are scaled, of rows those of a unit, in an empty tile")
         if self.background and not (self.fragment is not None and self.fragment.panels):
             raise SpecError(f"contract {self.tile}: only groups of warps multiply in the background")

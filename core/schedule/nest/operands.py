@@ -31,10 +31,14 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
 
 def element_and_value(reduction: ln.Reduction) -> tuple[ln.Access, ln.Scalar]:
     """A, an array element that may be masked, and B, an element too or computed from elements that are not masked, of
-    a sum over their product; each as it is before it is converted to the type of the sum. Raises ScheduleError where
-    something else is summed."""
+    a sum over their product; each as it is before it is converted to the type of the sum, and without its scale. Raises
+    ScheduleError where something else is summed."""
     if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
         raise ScheduleError("what is reduced is not a sum over a product alone")
+    if (scaled := scales_of(reduction)) is not None:
+        left, right = (x.operands[0] for x in scaled.factors)
+        if isinstance(left.leaf, ln.Access) and accesses(right):
+            return left.leaf, right
     left, right = (x.operands[0] if x.op is ops.CAST else x for x in reduction.value.operands)
     if _is_element(reduction.value.operands[1]):
         return product_of(reduction)[0], right
@@ -118,7 +122,8 @@ def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
 
 def loops_over_blocks(contract: ln.Contract) -> int:
     """How many of the loops count blocks, whose sums are added, scaled or not."""
-    return len(contract.loops) - 1 if contract.scales is not None and contract.unit is not None else contract.outer
+    of_integers = contract.unit is not None or contract.fragment is not None
+    return len(contract.loops) - 1 if contract.scales is not None and of_integers else contract.outer
 
 
 def flat_index(loops: Sequence[ln.Loop]) -> Int:

@@ -7,8 +7,8 @@ for a block, ``sum over b of (s[m,b] sum over k in block b of a[m,k]) l[b,n]``, 
 is within its bound for ``|a| (|t w| + |l|)``, where that of the sum as it is written is for ``|a| |t w + l|``: so it is
 done where the user lets activations be rounded (``activations``), which changes more.
 
-On a GPU, the kernel that sums few rows column by column takes both sums of what it reads (``grid/lines.py``): the
-contraction stays one, and says that they may be taken ``apart``.
+On a GPU, fragments of bytes sum the blocks of many rows. The kernel that sums few rows column by column takes both sums
+of what it reads (``grid/lines.py``): the contraction stays one, and says that they may be taken ``apart``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from luminal.core import interp, ir, ops, traverse
 from luminal.core.constants import is_constant
 from luminal.core.ir import Node
 from luminal.core.rewrite import remade
-from luminal.core.schedule.contraction.blocks import Blocks, in_blocks, same_scales
+from luminal.core.schedule.contraction.blocks import Blocks, by_fragments, in_blocks, same_scales
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.contraction.contraction import Contraction, Operand
+from luminal.core.schedule.contraction.lines import has_few_rows
 from luminal.core.schedule.contraction.narrow import narrow_weights, same_for, stored_at
 from luminal.core.schedule.contraction.prologue import Place, Prologue
 from luminal.core.symbolic import Int
@@ -34,13 +35,10 @@ from luminal.core.types import f32, i32
 
 
 def apart(whole: Contracted, target: Target) -> Contracted:
-    """The graph with such products computed in two sums, where ``target`` sums blocks of integers; on a GPU, marked as
-    such."""
+    """The graph with such products computed in two sums, where ``target`` sums blocks of integers; of few rows on a
+    GPU, marked as such."""
     if not any(noted.option == "activations" for noted in whole.graph.approximations):
         return whole
-    if target.grid is not None:
-        marked = {node: replace(x, apart=any(_parts(x, target))) for node, x in whole.contractions.items()}
-        return replace(whole, contractions=marked)
     contractions, origins = whole.contractions, dict(whole.graph.origins)
     carried: dict[Node, Contraction] = {}
 
@@ -51,6 +49,10 @@ def apart(whole: Contracted, target: Target) -> Contracted:
             if node not in contractions:
                 return traverse.rebuild(node, operands)
             found = contractions[node].moved(became.__getitem__)
+            if target.grid is not None and has_few_rows(found, target.grid):
+                new = traverse.rebuild(node, operands)
+                carried[new] = replace(found, apart=any(_parts(found, target)))
+                return new
             two = None if whole.graph.keeps(node) else _in_two(found, target)
             if two is None:
                 new = traverse.rebuild(node, operands)
@@ -63,13 +65,17 @@ def apart(whole: Contracted, target: Target) -> Contracted:
         return remade(roots, origins, made, region, became)
 
     roots = region(whole.graph.roots)
-    return whole if roots == whole.graph.roots else Contracted(whole.graph.computing(roots, origins=origins), carried)
+    if roots == whole.graph.roots and carried == whole.contractions:
+        return whole
+    return Contracted(whole.graph.computing(roots, origins=origins), carried)
 
 
 def _in_two(found: Contraction, target: Target) -> tuple[Contraction, Contraction] | None:
     """The contraction of the integers, and that of what moves their blocks; None where there is none."""
     for scaled, prologue, blocks, least in _parts(found, target):
-        if in_blocks(scaled, prologue, target):
+        grid = target.grid
+        sums = in_blocks(scaled, prologue, target) if grid is None else by_fragments(scaled, prologue, grid)
+        if sums is not None:
             return scaled, _of_blocks(found, blocks.along, blocks.terms, blocks.whole, blocks.scale, least)
     return None
 

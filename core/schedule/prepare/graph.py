@@ -18,11 +18,10 @@ import numpy as np
 from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.constants import is_constant
-from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import lines as of_lines
 from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.blocks import in_blocks, integers_and_scale, same_scale
+from luminal.core.schedule.contraction.blocks import by_fragments, in_blocks, integers_and_scale, same_scale
 from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.narrow import narrow_weights
@@ -63,8 +62,10 @@ def agreed(entries: Iterable[Contractions], target: Target) -> Packings:
         readers.setdefault(found.b.source, []).append(found)
     packings: Packings = {}
     for several in readers.values():
-        if target.grid is not None and any(_has_few_rows(found, target.grid) for found in several):
+        if target.grid is not None and any(of_lines.has_few_rows(found, target.grid) for found in several):
             packings[several[0].b.source] = 1  # a column after the other: lines
+            parts = (narrow_weights(found, target.costs.memory) for found in several if found.apart)
+            packings |= {leaf.source: 1 for part in parts if part is not None for leaf in part.leaves}
             continue
         rows = [typical(found.count(found.m)) for found in several]
         if min(rows) < max(rows) and (choice := _choice(several[rows.index(max(rows))], target, {})) is not None:
@@ -211,15 +212,18 @@ class _Choice(NamedTuple):
 
 def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice | None:
     """None where the target has no tile for it."""
-    if target.grid is not None and _has_few_rows(found, target.grid):
+    if target.grid is not None and of_lines.has_few_rows(found, target.grid):
         return _in_lines(found, target)
     if not (found.m or target.tiles_rows):
         return None
     if found.dtype.is_integer:
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
-    prologue = narrow_weights(found, target.costs.memory) if target.grid is None or _is_fixed(found) else None
+    prologue = narrow_weights(found, target.costs.memory) if target.grid is None or of_lines.is_fixed(found) else None
     if target.grid is not None:
+        warps = None if prologue is None else by_fragments(found, prologue, target.grid)
+        if warps is not None:
+            return _Choice(found, block_tile(target, warps), warps, narrow_weights(warps, target.costs.memory))
         return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
     scaled = None if prologue is None else in_blocks(found, prologue, target)
     if scaled is not None:
@@ -231,18 +235,6 @@ def _choice(found: Contraction, target: Target, packings: Packings) -> _Choice |
     if suited is not None:
         return _Choice(found, suited[1], suited[0], prologue)
     return _Choice(found, _tile(target, found, columns, prologue), None, prologue)
-
-
-def _has_few_rows(found: Contraction, grid: Grid) -> bool:
-    """Whether blocks sum ``found`` column by column: few rows, of constants that can lie in lines."""
-    rows, few = sym.upper(found.count(found.m)), grid.costs.few
-    return _is_fixed(found) and not found.a.valid and is_constant(found.b.source) and rows is not None and rows <= few
-
-
-def _is_fixed(found: Contraction) -> bool:
-    """Whether B can lie in lines: it has known sizes, and no mask."""
-    sizes = [found.count(axes) for axes in (found.batch, found.n, found.k)]
-    return found.dtype == f32 and not found.b.valid and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def _in_lines(found: Contraction, target: Target) -> _Choice:
@@ -298,7 +290,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     b = found.b
     if prologue is not None and target.grid is not None:
         b, made = of_lines.computed(prologue, found, _rounded_to(narrow, target))
-    elif target.grid is not None and lies == 1 and _is_fixed(found):
+    elif target.grid is not None and lies == 1 and of_lines.is_fixed(found):
         b, line = of_lines.in_lines(found)
         made = {line: found.b.source}
     elif prologue is not None and not in_place:

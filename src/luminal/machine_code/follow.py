@@ -64,7 +64,8 @@ class Launch:
 class Found:
     """What a block did. ``issued`` and ``accesses`` are by the place of an instruction in the code; ``taken`` counts
     branches back, by their place and where they lead, ``diverged`` how often a warp's threads parted; ``multiplied``
-    are multiply-adds of tensor cores, ``operands`` the bytes that these read from shared memory themselves;
+    are multiply-adds of tensor cores, ``at_once`` the same where two of bytes count as one, which take as long,
+    ``operands`` the bytes that tensor cores read from shared memory themselves;
     ``in_flight`` the most groups of copies that were on their way while matrices were multiplied."""
 
     code: Code
@@ -73,6 +74,7 @@ class Found:
     accesses: dict[tuple[int, str], Access] = field(default_factory=dict)
     taken: Counter[tuple[int, int]] = field(default_factory=Counter)
     multiplied: int = 0
+    at_once: int = 0
     operands: int = 0
     in_flight: int = 0
     diverged: int = 0
@@ -206,12 +208,14 @@ class Block:
             read = size * (rows * depth * (staged > 1 or i.operands[1].startswith("gdesc")) + columns * depth) // 4
         else:
             amount, read = _SHAPES[i.modifiers[0]], 0
+        at_once = amount // 2 if i.name in ("IMMA", "QMMA", "IGMMA", "QGMMA") else amount
 
         def multiply(s: Lanes, mask: Mask) -> None:
             active = every(mask, s.threads).reshape(-1, WARP).any(1)
             warps = int(active.sum())
             self.multipliers.update(np.flatnonzero(active))
             self.found.multiplied += amount * warps
+            self.found.at_once += at_once * warps
             self.found.operands += read * warps
             on_their_way = sum(copies > 0 for copies in self.groups) + (self.copying > 0)
             self.found.in_flight = max(self.found.in_flight, on_their_way)

@@ -99,7 +99,8 @@ def counted(kernel: Kernel) -> Row:
         "issued": {c: kernel.blocks * n for c, n in sorted(found.total().items())},
         "loop": {c: kernel.blocks * n for c, n in sorted(found.total(loop).items())} if loop else {},
         "moved": moved, "widths": widths, "ways": ways, "operands": kernel.blocks * found.operands,
-        "multiplied": kernel.blocks * found.multiplied, "in_flight": found.in_flight,
+        "multiplied": kernel.blocks * found.multiplied, "at_once": kernel.blocks * found.at_once,
+        "in_flight": found.in_flight,
         "registers": kernel.image.registers, "spilled": kernel.image.spilled, "shared": kernel.image.shared,
         "occupancy": processor.occupancy(kernel.threads, kernel.image.registers, kernel.image.shared),
     }  # fmt: skip
@@ -111,7 +112,7 @@ def cycles(kernel: Row, architecture: int) -> dict[str, float]:
     moved = kernel["moved"]
     return {
         "issue": sum(kernel["issued"].values()) / processor.schedulers,
-        "tensor": kernel["multiplied"] / processor.tensor,
+        "tensor": kernel["at_once"] / processor.tensor,
         "shared": moved["shared"].get("waves", 0) + kernel["operands"] / processor.banks,
         "global": 32 * moved["global"].get("sectors", 0) / processor.level2,
     }
