@@ -74,7 +74,8 @@ COLLIDING = (
 )
 NEIGHBOURS = "Threads of a warp read or write neighbouring elements, so no sector is touched in vain."
 ELEMENTS = (
-    "After a product each thread stores, and reads what is added, element by element as fragments have them: an "
+    "After a product whose results do not lie side by side in fours along its columns, or beside attention, each "
+    "thread stores, and reads what is added, element by element as fragments have them: an "
     "instruction touches a part of a sector in each of eight rows (`core/schedule/grid/stage.py`)."
 )
 APART = 30  # sectors over the fewest, times bytes of a thread: nearly as many sectors as threads of a warp

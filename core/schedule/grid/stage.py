@@ -230,7 +230,6 @@ class Stage:
 
 def _together(body: Body, nest: ln.LoopNest, axis: Var, width: int) -> bool:
     """Whether ``body`` only stores, ``width`` neighbours along ``axis`` at once, and reads as many, or one for all."""
-    aligned = {array.name for array in nest.arrays if array.aligned}
 
     def stride(offset: Int, whole: bool) -> Int | None:
         linear = sym.coefficient(offset, axis)
@@ -239,7 +238,9 @@ def _together(body: Body, nest: ln.LoopNest, axis: Var, width: int) -> bool:
         return linear[0]
 
     for statement in body:
-        if not isinstance(statement, ln.Store) or statement.valid or statement.array not in aligned:
+        if not isinstance(statement, ln.Store) or statement.valid:
+            return False
+        if not all(array.aligned for array in nest.arrays if array.name == statement.array):
             return False
         if stride(statement.offset, True) != 1:
             return False
