@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import COPIERS, PANEL, ROW_REGISTERS, Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, description, vector_gain
+from luminal.core.schedule.choose.ways import BlockPass, ChainTile, LineSum, ProductBlock
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import blocks
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
@@ -43,69 +44,6 @@ from luminal.core.target import Target
 from luminal.core.types import DType, f32
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True)
-class ProductBlock:
-    """How a block computes its tile of a product: ``terms`` are staged at once, ``ahead`` steps ahead; fragments
-    are divided among ``across`` warps side by side, and two of these below each other (0: there are no fragments);
-    with ``grouped``, warps multiply in groups, each of which has whole rows. Where stages that other warps fill are
-    ``handed`` to them, blocks stay for several tiles."""
-
-    terms: int
-    ahead: int
-    across: int
-    grouped: bool = False
-    handed: bool = False
-
-    def __str__(self) -> str:
-        warps = f", warps of 1/{self.across} of its columns" if self.across else ""
-        warps = ", warps in groups" if self.grouped else warps
-        warps += ", handed over by warps that copy" if self.handed else ""
-        return f"{self.terms} terms at once in {1 + self.ahead} stages{warps}"
-
-
-@dataclass(frozen=True)
-class ChainTile:
-    """The tile of a task of a chain: ``rows``, ``columns`` of the first contraction at once, in two stages with
-    ``ahead``; ``held`` in registers between both contractions."""
-
-    rows: int
-    columns: int
-    ahead: bool
-    held: bool = False
-
-    def __str__(self) -> str:
-        if self.held:
-            return f"{self.rows} rows, {self.columns} columns at once in registers"
-        return f"{self.rows} rows, {self.columns} columns at once in {1 + self.ahead} stages"
-
-
-@dataclass(frozen=True)
-class LineSum:
-    """How a block sums a column whose terms lie side by side: each of ``threads`` takes ``width`` neighbours at once,
-    times ``digits`` where so many share a byte."""
-
-    width: int
-    digits: int
-    threads: int
-
-    def __str__(self) -> str:
-        digits = f" of {self.digits} digits" if self.digits > 1 else ""
-        return f"{self.width} neighbours{digits} at once, {self.threads} threads"
-
-
-@dataclass(frozen=True)
-class BlockPass:
-    """A pass over memory: at most ``wide`` bytes that a thread reads or writes at once, at most ``threads`` in a
-    block; rows that are kept between passes over them are ``held`` in registers, or else in shared memory."""
-
-    wide: int
-    threads: int
-    held: bool
-
-    def __str__(self) -> str:
-        return f"{self.wide} bytes at once, {self.threads} threads{', rows in registers' if self.held else ''}"
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
@@ -332,10 +270,12 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         for tile, estimate in cycles.items()
         for ahead in sorted({grid.ahead, False}, reverse=True)
     ]
+    of_warps = [(tile, False) for tile in grid.costs.held_tiles]
+    of_groups = [(tile, True) for tile in grid.costs.grouped_tiles if grid.groups]
     candidates += [
-        Candidate("schedule", ChainTile(*tile, grid.ahead, held=True), blocks.held_cycles(grid, tile, steps))
-        for tile in grid.costs.held_tiles
-        if (steps := waves(tile, typical)[0])
+        Candidate("schedule", ChainTile(*tile, grid.ahead, held=True, grouped=grouped), estimate)
+        for tile, grouped in (*of_groups, *of_warps)
+        if (estimate := blocks.held_cycles(grid, tile, waves(tile, typical)[0], grouped))
     ]
     return _chosen(
         nest, target, "chain", candidates,
@@ -383,12 +323,18 @@ def _held(
 ) -> StreamHeld:  # fmt: skip
     """The pass in which each warp has whole rows of a tile in registers. Raises ScheduleError where no
     ``fragment`` multiplies or no ``operand`` is rounded."""
+    assert target.grid is not None
+    rows, extent = tile.rows // target.grid.costs.holders, typical(columns.extent)
     last = None if operand is None else target.fragment(operand, operand)
+    if fragment is not None and last is not None and tile.grouped:
+        fragment, last = (
+            target.grid.group(f.dtype, f.dtype, tile.rows, wide)
+            for f, wide in ((fragment, tile.columns), (last, extent))
+        )
+        rows = 0 if fragment is None else fragment.rows
     if fragment is None or operand is None or last is None:
         raise ScheduleError("a chain whose products are not both of fragments is not held in registers")
-    wide = -(-typical(columns.extent) // last.columns) * last.columns
-    assert target.grid is not None
-    rows = tile.rows // target.grid.costs.holders
+    wide = -(-extent // last.columns) * last.columns
     parts = Warps(rows, tile.columns, fragment), Warps(rows, wide, last)
     return StreamHeld(chain.along.name, m, tile.rows, tile.columns, wide, *parts, operand)
 

@@ -106,6 +106,14 @@ class StagedOperand:
         moved = (first + step * self.depth, second) if self.by_line else (first, second + step * self.depth)
         return replace(self.box, array=name, origin=(*moved, *others), body=(self._by_threads(name, step),))
 
+    def beginning(self, first: Int) -> StagedOperand:
+        """The same of the lines from ``first`` on."""
+        box = self.box
+        if box is not None:
+            line, term, *others = box.origin
+            box = replace(box, origin=(line, first, *others) if self.by_line else (first, term, *others))
+        return replace(self, side=replace(self.side, first=first), box=box)
+
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
         count = self.side.size * self.depth // self.width
         each, rest = divmod(count, self.threads)
