@@ -24,16 +24,20 @@ def render(loops: Loops, threads: Threads, expressions: Expressions, contract: C
     symbolic row count, not in registers, summed in blocks, or with intermediate sums that are rounded.
     """
     _check(threads, expressions, contract)
-    if not contract.accumulate:
+    groups = contract.fragment is not None and contract.fragment.panels
+    if not contract.accumulate and (contract.held or not groups):
         _clear(loops, expressions, contract)
-    if contract.fragment is None or not contract.fragment.panels:
+    if contract.fragment is None or not groups:
         blocks = loops_over_blocks(contract) if contract.scales is not None else len(contract.loops)
         _over(loops, threads, expressions, contract, contract.loops[:blocks])
         return
     tile = expressions.pointer(contract.tile, contract.tile_offset)
     held = contract.max_rows * contract.columns // contract.fragment.warp
-    expressions.frame.line("group_begin();")
-    _over(loops, threads, expressions, contract, contract.loops)
+    if contract.held:
+        expressions.frame.line(_held_group_product(threads, expressions, contract))
+    else:
+        expressions.frame.line("group_begin();")
+        _over(loops, threads, expressions, contract, contract.loops)
     expressions.frame.line("group_commit();")
     wait = f"group_wait<{{left}}, {held}>({tile});"
     if contract.background:
@@ -76,16 +80,22 @@ def _over(
             call = _group_tile_step if contract.fragment.panels else _warp_tile_step
         expressions.frame.line(call(threads, expressions, contract))
         return
-    loop, step = headers[0], 1
+    loop, step, steps = headers[0], 1, headers[0].extent
     if contract.fragment is not None and contract.scales is None:
-        step = contract.fragment.depth
-        if len(contract.loops) != 1 or sym.mod(loop.extent, step) != 0:
-            raise SpecError(f"contract {contract.tile}: {contract.fragment.name} takes {step} terms at a time")
-    steps = sym.floordiv(loop.extent, step)
+        step, steps = contract.fragment.depth, _steps(contract)
     unroll = min(contract.steps, steps) if isinstance(steps, int) else contract.steps
     extent, writes = loops.indices.text(loop.extent), frozenset({contract.tile})
     with loops.counted(loop, "0", extent, step, writes, unroll=None if headers[1:] else unroll):
         _over(loops, threads, expressions, contract, headers[1:])
+
+
+def _steps(contract: Contract) -> Int:
+    """How many steps the contract's fragment takes."""
+    (loop, *more), fragment = contract.loops, contract.fragment
+    assert fragment is not None
+    if more or sym.mod(loop.extent, fragment.depth) != 0:
+        raise SpecError(f"contract {contract.tile}: {fragment.name} takes {fragment.depth} terms at a time")
+    return sym.floordiv(loop.extent, fragment.depth)
 
 
 def _tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
@@ -167,8 +177,32 @@ def _group_tile_step(threads: Threads, expressions: Expressions, contract: Contr
         expressions.array(contract.a).name, text(contract.a_offset),
         expressions.array(contract.b).name, text(contract.b_offset),
         threads.lane_of(fragment.warp),
+        *(() if contract.accumulate else (f"0 < {text(sym.expr(contract.loops[0].axis))}",)),
     )  # fmt: skip
     return f"group_tile_step<{_name(fragment, expressions)}, {a}, {b}, {tall}, {wide}>({', '.join(arguments)});"
+
+
+def _held_group_product(threads: Threads, expressions: Expressions, contract: Contract) -> str:
+    """All steps at once: the operand in registers is complete before products begin."""
+    fragment, first = contract.fragment, {contract.loops[0].axis: 0}
+    assert fragment is not None
+    steps = _steps(contract)
+    if not isinstance(steps, int):
+        raise SpecError(f"contract {contract.tile}: {steps} steps of an operand in registers, which have no numbers")
+    text, tall, wide = (
+        expressions.indices.text,
+        contract.max_rows // fragment.rows,
+        contract.columns // fragment.columns,
+    )
+    b = _panels(expressions, contract, contract.b, contract.b_offset, contract.b_column)
+    arguments = (
+        expressions.pointer(contract.tile, contract.tile_offset),
+        expressions.pointer(contract.a, sym.substitute(contract.a_offset, first)), text(contract.a_row),
+        expressions.array(contract.b).name, text(sym.substitute(contract.b_offset, first)),
+        threads.lane_of(fragment.warp),
+    )  # fmt: skip
+    shape = f"{_name(fragment, expressions)}, {b}, {tall}, {wide}, {steps}"
+    return f"held_group_product<{shape}>({', '.join(arguments)});"
 
 
 def _panels(expressions: Expressions, contract: Contract, array: str, offset: Int, line: Int) -> str:

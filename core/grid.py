@@ -35,9 +35,9 @@ class Fragment:
     in ``row`` and ``column``, both expressions over these variables. Operands of float32 are rounded to ``precision``
     first.
 
-    Where it is not 0, ``lanes_of_row`` neighbouring lanes hold the elements of each of their rows. An element's number
-    is then ``columns / lanes_of_row`` times that of the row, among the lane's, and its place in that; and a row of
-    fragments that is rounded to ``dtype`` is a left operand as it lies.
+    Where it is not 0, ``lanes_of_row`` neighbouring lanes hold the elements of each of their rows. The columns are then
+    divided into strips of ``SMALL``. Of a strip, after those before it, a lane holds ``neighbours`` of its first row,
+    then those of the next; and a row of fragments that is rounded to ``dtype`` is a left operand as it lies.
 
     ``each_byte`` is its number of multiply-adds in the time in which a processor's shared memory serves a byte; where
     it is 0, products do not wait for that.
@@ -71,9 +71,14 @@ class Fragment:
         return self.rows * self.columns // self.warp
 
     @property
-    def elements_of_row(self) -> int:
-        """Elements of one row of the result that a lane holds."""
-        return self.columns // self.lanes_of_row if self.lanes_of_row else 0
+    def neighbours(self) -> int:
+        """Elements of one row in a strip of the result that a lane holds, if lanes hold parts of rows like that."""
+        return SMALL // self.lanes_of_row if self.lanes_of_row else 0
+
+    @property
+    def of_strip(self) -> int:
+        """Elements of a strip of the result that a lane holds."""
+        return self.elements * SMALL // self.columns
 
 
 # Of a block with threads that only copy: CUTLASS, "KernelTmaWarpSpecializedCooperative".
@@ -226,6 +231,7 @@ class BlockCosts:
     holders: int = 4  # warps of such a chain, each of which has whole rows
     # Rows and columns at once of such a chain; those of a warp and a running sum are in its registers.
     held_tiles: tuple[tuple[int, int], ...] = ((128, 64), (64, 64), (64, 32))
+    grouped_tiles: tuple[tuple[int, int], ...] = ((128, 128), (128, 64), (64, 64))  # where groups of warps multiply
     chain_tiles: tuple[tuple[int, int], ...] = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows, columns at once
 
     def warps_of(self, rows: int) -> int:
@@ -331,8 +337,9 @@ def _wgmma(dtype: DType, columns: int) -> Fragment:
     row = 16 * sym.floordiv(x, WARP) + sym.floordiv(sym.mod(x, WARP), 4) + 8 * sym.mod(sym.floordiv(e, 2), 2)
     column = 8 * sym.floordiv(e, 4) + 2 * sym.mod(x, 4) + sym.mod(e, 2)
     return Fragment(
-        f"m64n{columns}k16", dtype, 64, columns, 16, row, column, 4 * WARP, lane=lane, element=element, panels=True
-    )
+        f"m64n{columns}k16", dtype, 64, columns, 16, row, column, 4 * WARP, lane=lane, element=element, panels=True,
+        lanes_of_row=4,
+    )  # fmt: skip
 
 
 WGMMA = tuple(_wgmma(dtype, columns) for columns in (64, 128, 256) for dtype in (f16, bf16))

@@ -71,7 +71,10 @@ template <class F, class T> LM_DEVICE void every_group(float* sum, const T* pane
     using Down = Panels<T, 64, 256, false>;
     group_begin();
     group_tile_step<F, Along, Along, 1, 1>(sum, panels, 16, panels, 32, thread);
-    group_tile_step<F, Down, Down, 1, 1>(sum, panels, 16 * 256, panels, 0, thread);
+    group_tile_step<F, Down, Down, 1, 1>(sum, panels, 16 * 256, panels, 0, thread, false);
+    const float held[16] = {};
+    held_group_product<F, Along, 1, 1, 2>(sum, held, 0, panels, 32, thread);
+    held_group_product<F, Down, 1, 1, 2>(sum, held, 0, panels, 0, thread);
     group_commit();
     share_with_groups();
     group_wait<0, F::elements>(sum);

@@ -1,10 +1,5 @@
 """Why luminal issues more instructions of a class than Triton, by kind of work, architecture (empty: all) and class."""
 
-WGMMA = (
-    "Attention multiplies with `mma.sync`, one instruction of a warp for 2,048 multiply-adds, and brings both operands "
-    "into registers with `ldmatrix`; Triton has `wgmma` on sm_90, one for up to 65,536, which reads shared memory "
-    "itself."
-)
 COPIES = (
     "A small tile has few products for each copy, each of which computes its place anew in every step; Triton moves "
     "pointers on."
@@ -46,8 +41,8 @@ STAGES = (
     "are copied, and one before the rows of the second product are; Triton has three stages."
 )
 ROUNDED = (
-    "Scores are rounded to bfloat16, as PyTorch's code spells it, and rows of scores as large as masks of models are get "
-    "weights that are exact; Triton's tutorial does neither. This is accuracy, and stays."
+    "Scores are rounded to bfloat16, as PyTorch's code spells it, and rows of scores as large as masks of models are "
+    "get weights that are exact; Triton's tutorial does neither. This is accuracy, and stays."
 )
 SLOW = (
     "A quotient, a reciprocal and a root branch around the code for subnormal numbers, which Triton's flush to zero: "
@@ -62,8 +57,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("product", "sm_80", "other"): IDLE,
     ("product", "sm_90", "other"): COPIES,
     ("product", "", "barrier"): DEPTH,
-    ("attention", "sm_90", "tensor"): WGMMA,
-    ("attention", "sm_90", "shared"): WGMMA,
     ("attention", "", "barrier"): STAGES,
     ("attention", "", "float"): ROUNDED,
     ("softmax", "", "integer"): ROUNDING,

@@ -30,16 +30,18 @@ class ProductBlock:
 @dataclass(frozen=True)
 class ChainTile:
     """The tile of a task of a chain: ``rows``, ``columns`` of the first contraction at once, in two stages with
-    ``ahead``; ``held`` in registers between both contractions."""
+    ``ahead``; ``held`` in registers between both contractions, which groups of warps may multiply (``grouped``)."""
 
     rows: int
     columns: int
     ahead: bool
     held: bool = False
+    grouped: bool = False
 
     def __str__(self) -> str:
         if self.held:
-            return f"{self.rows} rows, {self.columns} columns at once in registers"
+            groups = ", warps in groups" if self.grouped else ""
+            return f"{self.rows} rows, {self.columns} columns at once in registers{groups}"
         return f"{self.rows} rows, {self.columns} columns at once in {1 + self.ahead} stages"
 
 

@@ -284,10 +284,12 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         for tile, estimate in cycles.items()
         for ahead in sorted({grid.ahead, False}, reverse=True)
     ]
+    of_warps = [(tile, False) for tile in grid.costs.held_tiles]
+    of_groups = [(tile, True) for tile in grid.costs.grouped_tiles if grid.groups]
     candidates += [
-        Candidate("schedule", ChainTile(*tile, grid.ahead, held=True), blocks.held_cycles(grid, tile, steps))
-        for tile in grid.costs.held_tiles
-        if (steps := waves(tile, typical)[0])
+        Candidate("schedule", ChainTile(*tile, grid.ahead, held=True, grouped=grouped), estimate)
+        for tile, grouped in (*of_groups, *of_warps)
+        if (estimate := blocks.held_cycles(grid, tile, waves(tile, typical)[0], grouped))
     ]
     return _chosen(
         nest, target, "chain", candidates,
@@ -335,12 +337,18 @@ def _held(
 ) -> StreamHeld:  # fmt: skip
     """The pass in which each warp has whole rows of a tile in registers. Raises ScheduleError where no
     ``fragment`` multiplies or no ``operand`` is rounded."""
+    assert target.grid is not None
+    rows, extent = tile.rows // target.grid.costs.holders, typical(columns.extent)
     last = None if operand is None else target.fragment(operand, operand)
+    if fragment is not None and last is not None and tile.grouped:
+        fragment, last = (
+            target.grid.group(f.dtype, f.dtype, tile.rows, wide)
+            for f, wide in ((fragment, tile.columns), (last, extent))
+        )
+        rows = 0 if fragment is None else fragment.rows
     if fragment is None or operand is None or last is None:
         raise ScheduleError("a chain whose products are not both of fragments is not held in registers")
-    wide = -(-typical(columns.extent) // last.columns) * last.columns
-    assert target.grid is not None
-    rows = tile.rows // target.grid.costs.holders
+    wide = -(-extent // last.columns) * last.columns
     parts = Warps(rows, tile.columns, fragment), Warps(rows, wide, last)
     return StreamHeld(chain.along.name, m, tile.rows, tile.columns, wide, *parts, operand)
 

@@ -93,9 +93,10 @@ def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
     return waves * (rows * columns + grid.costs.staged * (rows + columns))
 
 
-def held_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> float:
-    """The same, where what lies between the contractions stays in registers."""
-    return chain_cycles(grid, tile, waves) * grid.costs.holding_time
+def held_cycles(grid: Grid, tile: tuple[int, int], waves: int, grouped: bool = False) -> float:
+    """The same, where what lies between the contractions stays in registers; of warps that multiply in groups, if
+    ``grouped``."""
+    return chain_cycles(grid, tile, waves) * grid.costs.holding_time * (grid.costs.grouped if grouped else 1)
 
 
 def _waves(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.grid import BlockCosts
+from luminal.core.grid import SMALL, BlockCosts
 from luminal.core.schedule.grid.staged import Side, StagedOperand, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import exponents
@@ -85,18 +85,18 @@ class _Rows:
     def of(cls, array: str, parts: Warps, thread: Int) -> _Rows:
         """The part of ``thread``."""
         fragment = parts.fragment
-        of_row = fragment.elements_of_row
-        if not of_row:
+        beside = fragment.neighbours
+        if not beside:
             raise ScheduleError(f"stream: lanes of {fragment.name} hold no rows that are an operand as they lie")
-        tall, wide, high = parts.rows // fragment.rows, parts.columns // fragment.columns, fragment.elements // of_row
+        tall, strips, high = parts.rows // fragment.rows, parts.columns // SMALL, fragment.of_strip // beside
         i, h = sym.axis("e0", tall), sym.axis("e1", high)
-        j, c = sym.axis("e2", wide), sym.axis("e3", of_row)
-        by = {fragment.lane: sym.mod(thread, fragment.warp), fragment.element: h * of_row + c}
+        j, c = sym.axis("e2", strips), sym.axis("e3", beside)
+        by = {fragment.lane: sym.mod(thread, fragment.warp), fragment.element: h * beside + c}  # of the first strip
         row = sym.floordiv(thread, fragment.warp) * parts.rows + i * fragment.rows + sym.substitute(fragment.row, by)
         return cls(
-            array, parts, ((i, tall), (h, high)), ((j, wide), (c, of_row)), row,
-            j * fragment.columns + sym.substitute(fragment.column, by),
-            ((i * wide + j) * high + h) * of_row + c, tall * wide * fragment.elements,
+            array, parts, ((i, tall), (h, high)), ((j, strips), (c, beside)), row,
+            j * SMALL + sym.substitute(fragment.column, by),
+            ((i * strips + j) * high + h) * beside + c, tall * strips * fragment.of_strip,
         )  # fmt: skip
 
     @property
@@ -135,6 +135,8 @@ class _Held(ChainPass):
             raise ScheduleError("stream: warps have parts of rows, or not the same ones of both products")
         if by.last.threads(by.rows, by.width) != by.threads or self.width > by.width:
             raise ScheduleError(f"stream: {by.threads} threads do not divide sums of {self.width} columns")
+        if by.first.fragment.warp != by.last.fragment.warp:
+            raise ScheduleError(f"stream: lanes of {by.first.fragment} do not hold what those of {by.last.fragment} do")
         if by.block % by.last.fragment.depth or by.last.fragment.dtype != by.operand:
             raise ScheduleError(f"stream: {by.last.fragment} does not take blocks of {by.block} {by.operand}")
         self.thread = sym.var("t0", 0, by.threads - 1)
@@ -163,16 +165,15 @@ class _Held(ChainPass):
         step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
         columns = Side(t, by.block, (skipped + step) * by.block)
         a, b = self._operands(columns)
-        c = self._right(columns)
+        c = self._right()
         block = (
-            c.copy(c.name, 0),
-            self._by_threads(*self._cleared(self.tile)),
+            c.copy(c.name, skipped + step),
             self._by_threads(self._first(a, b)),
             *self._reduced(columns),
             *self._next(b, columns, step, count),
             self._by_threads(self._last(c)),
         )
-        at_first = replace(b, side=replace(columns, first=skipped * by.block))
+        at_first = b.beginning(skipped * by.block)
         body = (
             *lead,
             *(x.allocation(x.name) for x in (a, b, c)),
@@ -248,32 +249,30 @@ class _Held(ChainPass):
         )
         return a, b
 
-    def _right(self, columns: Side) -> StagedOperand:
-        """The right operand of the last product, the block's rows of it."""
-        by, t = self.by, self.t
-        term = ln.Loop(Var(f"{by.axis}_4", 0, by.block - 1), by.block, "serial", ())
-        inside = sym.expr(term.axis)
-        right, where = self.right(), {t.axis: columns.at(inside)}
-        valid = (*(sym.substitute(v, where) for v in right.valid), *columns.valid(inside))
-        access = replace(right, offset=sym.substitute(right.offset, where), valid=valid)
-        return self._strip("stage_c", access, Side(self.n, by.width, 0), (term,), by.block)
+    def _right(self) -> StagedOperand:
+        """The right operand of the last product, a block's rows of it in each step."""
+        return self._strip("stage_c", self.right(), Side(self.n, self.by.width, 0), (self.t,), self.by.block)
 
     def _strip(
         self, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], depth: int
     ) -> StagedOperand:
         if any(access.fill):
             raise ScheduleError("stream: a factor is something else than zero where it is masked")
-        return staged(self.before, name, access, side, reduced, depth, self.by.threads, lines=True, ahead=True)
+        return staged(
+            self.before, name, access, side, reduced, depth, self.by.threads, lines=True, ahead=True,
+            panels=self.by.first.fragment.panels,
+        )  # fmt: skip
 
     def _first(self, a: StagedOperand, b: StagedOperand) -> ln.Contract:
         k_0 = Var("k_0", 0, a.depth - 1)
         top = sym.floordiv(self.thread, self.by.first.fragment.warp) * self.by.first.rows
         left = (a.name, a.dtype, a.place(sym.expr(k_0), top), a.line)
-        return self._contract(self.tile, k_0, left, b, b.place(sym.expr(k_0), 0), self.by.steps)
+        contract = self._contract(self.tile, k_0, left, b, b.place(sym.expr(k_0), 0), self.by.steps)
+        return replace(contract, accumulate=False)
 
     def _last(self, c: StagedOperand) -> ln.Contract:
         k_0, tile, fragment = Var("k_0", 0, self.by.block - 1), self.tile, self.by.first.fragment
-        at = self.thread * tile.size + sym.floordiv(sym.expr(k_0), fragment.columns) * fragment.elements
+        at = self.thread * tile.size + sym.floordiv(sym.expr(k_0), SMALL) * fragment.of_strip
         of_row = tile.size // tile.down[0][1]
         steps = self.by.block // self.by.last.fragment.depth  # all written out: registers have no numbers at run time
         contract = self._contract(
@@ -299,7 +298,7 @@ class _Held(ChainPass):
             return (ln.Barrier(),)
         copied: list[ln.Statement] = []
         after = self.named(copied, self.t, "next", step + 1, 1, sym.upper(step) or 0)
-        later = replace(b, side=replace(columns, first=columns.first + (after - step) * self.by.block))
+        later = b.beginning(columns.first + (after - step) * self.by.block)
         return (ln.Barrier(), ln.If((more,), (*copied, later.copy(b.name, 0))))
 
     # ---- what is carried -------------------------------------------------------------------------------------------

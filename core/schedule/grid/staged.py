@@ -112,6 +112,14 @@ class StagedOperand:
         origin = tuple(sym.substitute(x, {self.number: step * self.depth}) for x in self.box.origin)
         return replace(self.box, array=name, origin=origin, body=(self._by_threads(name, step),))
 
+    def beginning(self, first: Int) -> StagedOperand:
+        """The same of the lines from ``first`` on."""
+        box = self.box
+        if box is not None:
+            line, term, *others = box.origin
+            box = replace(box, origin=(line, first, *others) if self.by_line else (first, term, *others))
+        return replace(self, side=replace(self.side, first=first), box=box)
+
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
         count = self.side.size * self.depth // self.width
         each, rest = divmod(count, self.threads)

@@ -384,7 +384,7 @@ class _Machine:
         array, first = self._element(statement.a, statement.a_offset)
         part, of_row = len(array) // self.threads, self._int(statement.a_row)
         first -= self.thread % fragment.warp * part
-        column = self._int(sym.expr(statement.loops[-1].axis)) % fragment.columns
+        column = self._int(sym.expr(statement.loops[-1].axis)) % SMALL
         held = (_holders(fragment)[row % fragment.rows, column] for row in range(rows))
         places = [first + lane * part + row // fragment.rows * of_row + e for row, (lane, e) in enumerate(held)]
         return numerics.convert(array[places], statement.a_type)

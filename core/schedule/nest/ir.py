@@ -380,7 +380,7 @@ class Contract:
 
     With ``held``, ``A`` lies in registers: a thread's part of it holds elements as a part of a tile does, of as many
     rows and of all terms as columns, and they are rounded to ``a_type``. ``a_offset`` is then the first of the thread's
-    elements of the fragment in which term K is, and ``a_row`` is how many a row of fragments has.
+    elements of the strip (``Fragment``) in which term K is, and ``a_row`` is how many a row of fragments has.
 
     With ``unit``, a matrix unit multiplies, in steps of ``depth`` terms along the last of ``loops``, ``k``: ``A`` has
     these side by side, and ``B`` in groups. With ``g`` the unit's group, the element of ``B`` above is then::

@@ -36,17 +36,17 @@ template <class T, int rows, int row, bool along_> struct Panels {
         return in_panels<sizeof(T), rows, row>(offset + (along_ ? line * row + term : term * row + line));
     }
 
-    /// Elements from one line to the next, in the matrix.
+    /// Elements from one line to the next, in the matrix, and from one term to the next.
     LM_MEMBER constexpr int line() { return along_ ? row : 1; }
+    LM_MEMBER constexpr int term() { return along_ ? 1 : row; }
 
 #if defined(LM_WGMMA)
     /// The operand from element `offset` on, the first of a part in line 0 of eight. PTX ISA, "Matrix Descriptor Format":
     /// bits 0-13 the address, 16-29 from one panel to the next where terms lie down, 32-45 from eight lines to the next
-    /// eight, all by 16; 62-63: swizzling of 128 bytes.
+    /// eight, all by 16; 62-63: swizzling of 128 bytes. In such a line no part changes its place, and no address is so
+    /// large that what is added would leave its bits.
     LM_MEMBER uint64_t descriptor(const T* first, int offset) {
         constexpr uint32_t panels = along_ ? 1 : rows * 128 / 16, lines = 8 * 128 / 16, swizzled = 1;
-        // Shared memory has fewer bytes than the address could say, and parts of line 0 are in place: so what is known
-        // of the offset is added as a constant.
         const int line = offset / row, column = offset % row;
         const uint32_t part = (column / wide * rows + line) * (128 / 16) + column % wide / (16 / sizeof(T));
         const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first)) / 16;
@@ -138,22 +138,25 @@ namespace detail {
     "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, " \
     "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "   \
     "%121, %122, %123, %124, %125, %126, %127"
-/// After the sums come two descriptors, and for each operand whether its terms lie down.
-#define LM_MULTIPLY(shape, type, registers, operands, ...)                                                     \
-    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" registers "}, " operands ";" \
-                 : __VA_ARGS__                                                                                 \
-                 : "l"(left), "l"(right), "n"(A::along ? 0 : 1), "n"(B::along ? 0 : 1)                         \
+/// After the sums come two descriptors, for each operand whether its terms lie down, and whether sums are added to.
+#define LM_MULTIPLY(shape, type, registers, adds_to, operands, ...)                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " adds_to ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." \
+                 type "." type " {" registers "}, " operands ";\n}"                                              \
+                 : __VA_ARGS__                                                                                   \
+                 : "l"(left), "l"(right), "n"(A::along ? 0 : 1), "n"(B::along ? 0 : 1), "r"(int(adds))           \
                  : "memory")
 #define LM_MULTIPLY_64(type) \
-    LM_MULTIPLY("m64n64k16", type, LM_REGISTERS_32, "%32, %33, 1, 1, 1, %34, %35", LM_SUMS_32(0))
-#define LM_MULTIPLY_128(type)                                                                                \
-    LM_MULTIPLY("m64n128k16", type, LM_REGISTERS_64, "%64, %65, 1, 1, 1, %66, %67", LM_SUMS_32(0), LM_SUMS_32(32))
-#define LM_MULTIPLY_256(type)                                                                                 \
-    LM_MULTIPLY("m64n256k16", type, LM_REGISTERS_128, "%128, %129, 1, 1, 1, %130, %131", LM_SUMS_32(0),       \
+    LM_MULTIPLY("m64n64k16", type, LM_REGISTERS_32, "%36", "%32, %33, p, 1, 1, %34, %35", LM_SUMS_32(0))
+#define LM_MULTIPLY_128(type)                                                                                    \
+    LM_MULTIPLY("m64n128k16", type, LM_REGISTERS_64, "%68", "%64, %65, p, 1, 1, %66, %67", LM_SUMS_32(0),        \
+                LM_SUMS_32(32))
+#define LM_MULTIPLY_256(type)                                                                                    \
+    LM_MULTIPLY("m64n256k16", type, LM_REGISTERS_128, "%132", "%128, %129, p, 1, 1, %130, %131", LM_SUMS_32(0),  \
                 LM_SUMS_32(32), LM_SUMS_32(64), LM_SUMS_32(96))
 
-/// sum += the product of the operands of two descriptors.
-template <class F, class A, class B> LM_DEVICE void group_multiply(float* sum, uint64_t left, uint64_t right) {
+/// sum = the product of the operands of two descriptors, added to what it was if it `adds`.
+template <class F, class A, class B>
+LM_DEVICE void group_multiply(float* sum, uint64_t left, uint64_t right, bool adds) {
     constexpr bool narrow = is_same<typename F::Element, float16>();
     if constexpr (F::columns == 64 && narrow) {
         LM_MULTIPLY_64("f16");
@@ -170,6 +173,43 @@ template <class F, class A, class B> LM_DEVICE void group_multiply(float* sum, u
     }
 }
 
+/// The same, where A is in four registers of each lane.
+#define LM_MULTIPLY_HELD(shape, type, registers, operands, ...)                                                   \
+    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" registers "}, " operands ";"     \
+                 : __VA_ARGS__                                                                                    \
+                 : "r"(left.word[0]), "r"(left.word[1]), "r"(left.word[2]), "r"(left.word[3]), "l"(right),        \
+                   "n"(B::along ? 0 : 1)                                                                          \
+                 : "memory")
+#define LM_MULTIPLY_HELD_64(type)                                                                                 \
+    LM_MULTIPLY_HELD("m64n64k16", type, LM_REGISTERS_32, "{%32, %33, %34, %35}, %36, 1, 1, 1, %37", LM_SUMS_32(0))
+#define LM_MULTIPLY_HELD_128(type)                                                                                \
+    LM_MULTIPLY_HELD("m64n128k16", type, LM_REGISTERS_64, "{%64, %65, %66, %67}, %68, 1, 1, 1, %69",              \
+                     LM_SUMS_32(0), LM_SUMS_32(32))
+#define LM_MULTIPLY_HELD_256(type)                                                                                \
+    LM_MULTIPLY_HELD("m64n256k16", type, LM_REGISTERS_128, "{%128, %129, %130, %131}, %132, 1, 1, 1, %133",       \
+                     LM_SUMS_32(0), LM_SUMS_32(32), LM_SUMS_32(64), LM_SUMS_32(96))
+
+template <class F, class B> LM_DEVICE void group_multiply_held(float* sum, Words<4> left, uint64_t right) {
+    constexpr bool narrow = is_same<typename F::Element, float16>();
+    if constexpr (F::columns == 64 && narrow) {
+        LM_MULTIPLY_HELD_64("f16");
+    } else if constexpr (F::columns == 64) {
+        LM_MULTIPLY_HELD_64("bf16");
+    } else if constexpr (F::columns == 128 && narrow) {
+        LM_MULTIPLY_HELD_128("f16");
+    } else if constexpr (F::columns == 128) {
+        LM_MULTIPLY_HELD_128("bf16");
+    } else if constexpr (narrow) {
+        LM_MULTIPLY_HELD_256("f16");
+    } else {
+        LM_MULTIPLY_HELD_256("bf16");
+    }
+}
+
+#undef LM_MULTIPLY_HELD_256
+#undef LM_MULTIPLY_HELD_128
+#undef LM_MULTIPLY_HELD_64
+#undef LM_MULTIPLY_HELD
 #undef LM_MULTIPLY_256
 #undef LM_MULTIPLY_128
 #undef LM_MULTIPLY_64
@@ -216,6 +256,22 @@ template <class B, class T> LM_DEVICE Words<2> columns_of_panels(const T* b, int
 
 #else
 
+/// Sums are cleared by a product, which is no use of them by the thread.
+template <int N> __attribute__((noinline, no_sanitize("thread"))) void clear_by_product(float* sum) {
+    for (int e = 0; e < N; ++e) sum[e] = 0.0f;
+}
+
+/// Adds the product of the rows of two matrices to the elements of a lane.
+template <class F>
+__attribute__((no_sanitize("thread"))) inline void add(float* result, int lane, const float (&left)[F::rows][F::depth],
+                                                       const float (&right)[F::columns][F::depth]) {
+    for (int e = 0; e < F::elements; ++e) {
+        const float* const row = left[F::row(lane, e)];
+        const float* const column = right[F::column(lane, e)];
+        for (int k = 0; k < F::depth; ++k) result[e] = __builtin_fmaf(row[k], column[k], result[e]);
+    }
+}
+
 /// What a lane of a group has of a product: where the operands are, and its elements of the result.
 template <class F, class A, class B> struct LaneOfGroup {
     using T = typename F::Element;
@@ -233,12 +289,35 @@ template <class F, class A, class B> struct LaneOfGroup {
             for (int j = 0; j < F::columns; ++j) right[j][k] = decode<T>(all.b[B::place(all.b_offset, j, k)].bits);
         }
         for (int l = 0; l < F::lanes; ++l) {
-            float* const result = static_cast<const LaneOfGroup*>(lanes[l])->result;
-            for (int e = 0; e < F::elements; ++e) {
-                const float* const row = left[F::row(l, e)];
-                const float* const column = right[F::column(l, e)];
-                for (int k = 0; k < F::depth; ++k) result[e] = __builtin_fmaf(row[k], column[k], result[e]);
+            add<F>(static_cast<const LaneOfGroup*>(lanes[l])->result, l, left, right);
+        }
+    }
+};
+
+/// The same, where the lane holds its elements of A, as for mma.m16n8k16.
+template <class F, class B> struct LaneOfHeldGroup {
+    using T = typename F::Element;
+    Words<4> a;
+    const T* b;
+    int b_offset;
+    float* result;
+
+    __attribute__((no_sanitize("thread"))) static void multiply(void* const* lanes) {
+        const LaneOfHeldGroup& all = *static_cast<const LaneOfHeldGroup*>(lanes[0]);
+        const LayoutM16N8K16 layout;
+        static float left[F::rows][F::depth], right[F::columns][F::depth];
+        for (int l = 0; l < F::lanes; ++l) {
+            const Words<4> held = static_cast<const LaneOfHeldGroup*>(lanes[l])->a;
+            for (int e = 0; e < 8; ++e) {
+                const uint16_t bits = static_cast<uint16_t>(held.word[e / 2] >> 16 * (e % 2));
+                left[l / 32 * 16 + layout.a_row(l % 32, e)][layout.a_column(l % 32, e)] = decode<T>(bits);
             }
+        }
+        for (int k = 0; k < F::depth; ++k) {
+            for (int j = 0; j < F::columns; ++j) right[j][k] = decode<T>(all.b[B::place(all.b_offset, j, k)].bits);
+        }
+        for (int l = 0; l < F::lanes; ++l) {
+            add<F>(static_cast<const LaneOfHeldGroup*>(lanes[l])->result, l, left, right);
         }
     }
 };
@@ -263,9 +342,10 @@ template <class P, class T> LM_DEVICE void read_panels(const T* first, int offse
 /// `sum` is an array of the lane: its elements of every fragment, one row of fragments after the other. a and b are
 /// shared arrays as A and B, which are Panels, say, and their first elements those at the offsets. All lanes of the group
 /// call it, with equal arguments but for sum and index, the lane's in its group. Until the product has been waited for,
-/// no lane may use its sums, and nobody write what the product reads.
+/// no lane may use its sums, and nobody write what the product reads. Unless it `adds`, the tile is the product.
 template <class F, class A, class B, int I, int J, class Sum, class P>
-LM_DEVICE void group_tile_step(Sum sum, const P* a, int a_offset, const P* b, int b_offset, int index) {
+LM_DEVICE void group_tile_step(Sum sum, const P* a, int a_offset, const P* b, int b_offset, int index,
+                               bool adds = true) {
     static_assert(is_same<P, typename F::Element>(), "operands of the fragment's type");
     static_cast<void>(index);
     LM_UNROLL for (int i = 0; i < I; ++i) {
@@ -273,12 +353,15 @@ LM_DEVICE void group_tile_step(Sum sum, const P* a, int a_offset, const P* b, in
             const int top = a_offset + i * F::rows * A::line(), left = b_offset + j * F::columns * B::line();
             const auto added = sum + (i * J + j) * F::elements;
 #if defined(LM_WGMMA)
-            detail::group_multiply<F, A, B>(added, A::descriptor(a, top), B::descriptor(b, left));
+            detail::group_multiply<F, A, B>(added, A::descriptor(a, top), B::descriptor(b, left), adds);
 #elif defined(LM_WITHOUT_WGMMA)
             int lane = index % 32;
 #if defined(LM_CUDA)
             asm volatile("" : "+r"(lane));  // places of later steps are computed then, not kept in registers until then
 #endif
+            if (!adds) {
+                LM_UNROLL for (int e = 0; e < F::elements; ++e) added[e] = 0.0f;
+            }
             const auto rows = detail::rows_of_panels<A>(a, top + index / 32 * 16 * A::line(), lane);
             LM_UNROLL for (int n = 0; n < F::columns / 8; ++n) {
                 const auto columns = detail::columns_of_panels<B>(b, left + n * 8 * B::line(), lane);
@@ -288,11 +371,53 @@ LM_DEVICE void group_tile_step(Sum sum, const P* a, int a_offset, const P* b, in
             LM_EMULATED_ACCESS(a, 1024);
             LM_EMULATED_ACCESS(b, 1024);
             float* const result = lm_emulated_product(added, F::elements);
+            if (!adds) detail::clear_by_product<F::elements>(added);
             detail::read_panels<A>(a, top + index / 32 * 16 * A::line(), 16, index % 32);
             detail::read_panels<B>(b, left, F::columns, index % 32);
             detail::LaneOfGroup<F, A, B> lane = {a, top, b, left, result};
             lm_emulated_group_together(&lane, detail::LaneOfGroup<F, A, B>::multiply);
 #endif
+        }
+    }
+}
+
+/// The same of K * F::depth terms, where each lane holds its elements of A as in a tile of sums: `a` has them from those
+/// of the first term on, and a_row from one row of fragments to the next. They are rounded to F's operand type.
+template <class F, class B, int I, int J, int K, class P>
+LM_DEVICE void held_group_product(float* sum, const float* a, int a_row, const P* b, int b_offset, int index) {
+    static_assert(is_same<P, typename F::Element>(), "operands of the fragment's type");
+    static_cast<void>(index);
+    detail::Words<4> rounded[I][K];
+    LM_UNROLL for (int i = 0; i < I; ++i) {
+        LM_UNROLL for (int k = 0; k < K; ++k) {
+            rounded[i][k] = m16n8k16<P>::rounded_a(a + i * a_row + k * F::depth / 2);
+#if defined(LM_WGMMA)
+            LM_UNROLL for (int w = 0; w < 4; ++w) asm volatile("" : "+r"(rounded[i][k].word[w])::"memory");
+#endif
+        }
+    }
+    group_begin();
+    LM_UNROLL for (int k = 0; k < K; ++k) {
+        LM_UNROLL for (int i = 0; i < I; ++i) {
+            LM_UNROLL for (int j = 0; j < J; ++j) {
+                const int right = b_offset + k * F::depth * B::term() + j * F::columns * B::line();
+                float* const added = sum + (i * J + j) * F::elements;
+#if defined(LM_WGMMA)
+                detail::group_multiply_held<F, B>(added, rounded[i][k], B::descriptor(b, right));
+#elif defined(LM_WITHOUT_WGMMA)
+                const int lane = index % 32;
+                LM_UNROLL for (int n = 0; n < F::columns / 8; ++n) {
+                    const auto columns = detail::columns_of_panels<B>(b, right + n * 8 * B::line(), lane);
+                    m16n8k16<P>::multiply(added + n * 4, rounded[i][k], columns, lane);
+                }
+#else
+                LM_EMULATED_ACCESS(b, 1024);
+                float* const result = lm_emulated_product(added, F::elements);
+                detail::read_panels<B>(b, right, F::columns, index % 32);
+                detail::LaneOfHeldGroup<F, B> lane = {rounded[i][k], b, right, result};
+                lm_emulated_group_together(&lane, detail::LaneOfHeldGroup<F, B>::multiply);
+#endif
+            }
         }
     }
 }
