@@ -91,6 +91,20 @@ def test_a_token_is_two_launches_of_graphs() -> None:
     model.rewind(0, 0)
 
 
+def test_a_token_that_is_drawn_is_one_launch_of_a_graph_too() -> None:
+    """No kernel is launched by itself, and nothing waits on the way. All settings are one copy to the device."""
+    model = compiled("cuda:sm_90")
+    driver = FakeDriver(Path(model.module.library.path).with_name(emulation.DRIVER))
+    model.prefill(0, [1, 2, 3])
+    sampler = Sampler(Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=3), model.vocabulary)
+    calls_of_a_token(model, driver, sampler)  # plans
+    for _ in range(2):
+        choice, _ = calls_of_a_token(model, driver, sampler)
+        assert choice.pop("cuMemcpyDtoHAsync_v2") <= 2  # the token, and whether it is one
+        assert choice == {"cuGraphLaunch": 1, "cuMemcpyHtoDAsync_v2": 1}
+    model.rewind(0, 0)
+
+
 @pytest.mark.parametrize("change", [{"bias": {3: 1e9}}, {"repetition_penalty": 1e6}], ids=str)
 def test_settings_that_change_the_likeliest_token_are_heeded(change: dict[str, Any]) -> None:
     model = compiled("cuda:sm_90")

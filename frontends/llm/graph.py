@@ -51,9 +51,9 @@ ACTIVATIONS = {
 }
 
 
-def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str, Graph]:
-    """The entries of a library for a decoder, each by its name."""
-    return entries(Decoder(name, config, tensors, room), sym.var("batch", 1, room.slots))
+def graphs(name: str, config: Config, tensors: Tensors, room: Room, parts: int = sampling.HALVES) -> dict[str, Graph]:
+    """The entries of a library for a decoder, each by its name. ``parts`` are those of ``sampling.sample``."""
+    return entries(Decoder(name, config, tensors, room, parts), sym.var("batch", 1, room.slots))
 
 
 def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
@@ -79,8 +79,8 @@ def verified(room: Room) -> Int:
 class Decoder:
     """A decoder and the states that it keeps."""
 
-    def __init__(self, name: str, config: Config, tensors: Tensors, room: Room) -> None:
-        self.name, self.config, self.tensors, self.room = name, config, tensors, room
+    def __init__(self, name: str, config: Config, tensors: Tensors, room: Room, parts: int = sampling.HALVES) -> None:
+        self.name, self.config, self.tensors, self.room, self.parts = name, config, tensors, room, parts
         self.caches: list[Cache | Recurrence] = [
             Cache(number, mixer, room) if isinstance(mixer, Attention) else Recurrence(number, mixer, room)
             for number, mixer in enumerate(layer.mixer for layer in config.layers)
@@ -126,7 +126,7 @@ class Decoder:
         results: ``token int64[length]``, what they choose, and ``scores float32[length, vocabulary]``."""
         rows = squeeze(scores, [0])
         settings = sampling.inputs(rows.shape[0], self.config.vocabulary)
-        return settings.nodes, (("token", sampling.sample(rows, settings)), ("scores", rows))
+        return settings.nodes, (("token", sampling.sample(rows, settings, self.parts)), ("scores", rows))
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
@@ -135,7 +135,7 @@ class Decoder:
     def sample(self) -> Graph:
         """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
         settings = sampling.inputs(self.room.slots, self.config.vocabulary)
-        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings))
+        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings, self.parts))
 
     def likeliest(self) -> Graph:
         """The likeliest token of each slot: ``int64[slots]``."""
