@@ -16,6 +16,7 @@ import pytest
 
 import luminal.llm
 from luminal.codegen import emulation
+from luminal.frontends.llm.sampling import ROWS, TYPES
 from luminal.llm import LanguageModel, Sampling
 from luminal.llm.sampling import Sampler
 from luminal.runtime import loader
@@ -88,6 +89,22 @@ def test_a_token_is_two_launches_of_graphs() -> None:
         assert choice == {"cuGraphLaunch": 1, "cuMemcpyDtoHAsync_v2": 1}
         assert step.pop("cuMemcpyDtoHAsync_v2", 0) <= 1  # whether the token was one
         assert step == {"cuGraphLaunch": 1, "cuMemcpyHtoDAsync_v2": 1}
+    model.rewind(0, 0)
+
+
+def test_a_token_that_is_drawn_is_one_launch_of_a_graph_too() -> None:
+    """No kernel is launched by itself, and nothing waits on the way. All settings are one copy to the device."""
+    model = compiled("cuda:sm_90")
+    driver = FakeDriver(Path(model.module.library.path).with_name(emulation.DRIVER))
+    model.prefill(0, [1, 2, 3])
+    sampler = Sampler(Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=3), model.vocabulary)
+    calls_of_a_token(model, driver, sampler)  # plans
+    for _ in range(2):
+        choice, _ = calls_of_a_token(model, driver, sampler)
+        assert choice.pop("cuMemcpyDtoHAsync_v2") <= 2  # the token, and whether it is one
+        assert choice == {"cuGraphLaunch": 1, "cuMemcpyHtoDAsync_v2": 1}
+    read = model.module["draw"].entry.inputs  # numbers of the slot alone
+    assert {one.name for one in read} == TYPES.keys() - set(ROWS) and all(one.shape == (1,) for one in read)
     model.rewind(0, 0)
 
 

@@ -47,9 +47,9 @@ def given(logits: Array, samplers: list[Sampler]) -> dict[str, Array]:
     return {"logits": logits, **Slots(slots, vocabulary).filled(dict(enumerate(samplers)))}
 
 
-def drawn(logits: Array, samplers: list[Sampler]) -> Array:
+def drawn(logits: Array, samplers: list[Sampler], parts: int = sampling.HALVES) -> Array:
     """What the graph says."""
-    made = sampling.graph(*logits.shape)
+    made = sampling.graph(*logits.shape, parts)
     (found,) = interp.run(made, given(logits, samplers)).outputs
     return found
 
@@ -222,10 +222,29 @@ def test_the_number_of_threads_changes_no_token(compiled: Module) -> None:
     assert tokens[0] == tokens[1]
 
 
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_ranks_in_many_parts_give_the_same_tokens(row: Array) -> None:
+    """And nothing is decided on the way."""
+    samplers = [
+        Sampler(replace(asked, seed=10 * number + seed), len(row))
+        for number, asked in enumerate(ASKED.values())
+        for seed in range(4)
+    ]
+    logits = np.tile(row.astype(np.float32), (len(samplers), 1))
+    wanted = drawn(logits, samplers)
+    np.testing.assert_array_equal(drawn(logits, samplers, sampling.AT_ONCE), wanted)
+    np.testing.assert_array_equal(drawn(logits, samplers, 3), wanted)  # whose parts are not all as wide
+    made = sampling.graph(*logits.shape, rows=False)
+    values = {name: x for name, x in given(logits, samplers).items() if name not in sampling.ROWS}
+    np.testing.assert_array_equal(interp.run(made, values).outputs[0], wanted)
+    kinds = {node.op for node in traverse.everything(sampling.graph(*logits.shape, sampling.AT_ONCE).roots)}
+    assert kinds.isdisjoint({ops.WHILE, ops.COND})
+
+
 @pytest.mark.parametrize("target", ["cuda:sm_90", "metal"])
 def test_gpus_draw_the_same_tokens(target: str) -> None:
     row, count = LOGITS[:, :40], 3
-    module = luminal.compile(sampling.graph(6, 40), target=target, emulate=True)
+    module = luminal.compile(sampling.graph(6, 40, sampling.AT_ONCE), target=target, emulate=True)
     for step in range(count):
         samplers = [Sampler(sampler.sampling, 40) for sampler in mixed(step)]
         for sampler in samplers:

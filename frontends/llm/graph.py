@@ -6,6 +6,7 @@
 ``verify``    appends a token and drafts of what follows to one slot, and says what follows each, if there is room
 ``logits``    what the last token of a slot left
 ``sample``    a token of each slot, chosen by what the last one left
+``draw``      the same where there are no settings of single tokens (penalties, bias): it reads no rows of these
 ``likeliest`` the same where no setting changes anything: it reads logits alone, and no condition
 ``read``      what the cache holds of a slot, and its logits
 ``write``     the same into a slot
@@ -51,9 +52,9 @@ ACTIVATIONS = {
 }
 
 
-def graphs(name: str, config: Config, tensors: Tensors, room: Room) -> dict[str, Graph]:
-    """The entries of a library for a decoder, each by its name."""
-    return entries(Decoder(name, config, tensors, room), sym.var("batch", 1, room.slots))
+def graphs(name: str, config: Config, tensors: Tensors, room: Room, parts: int = sampling.HALVES) -> dict[str, Graph]:
+    """The entries of a library for a decoder, each by its name. ``parts`` are those of ``sampling.sample``."""
+    return entries(Decoder(name, config, tensors, room, parts), sym.var("batch", 1, room.slots))
 
 
 def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
@@ -64,6 +65,7 @@ def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
         **({"verify": decoder.step(1, verified(decoder.room), drawn=True)} if decoder.room.speculate else {}),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
+        "draw": decoder.sample(rows=False),
         "likeliest": decoder.likeliest(),
         "read": decoder.read(),
         "write": decoder.write(),
@@ -79,8 +81,8 @@ def verified(room: Room) -> Int:
 class Decoder:
     """A decoder and the states that it keeps."""
 
-    def __init__(self, name: str, config: Config, tensors: Tensors, room: Room) -> None:
-        self.name, self.config, self.tensors, self.room = name, config, tensors, room
+    def __init__(self, name: str, config: Config, tensors: Tensors, room: Room, parts: int = sampling.HALVES) -> None:
+        self.name, self.config, self.tensors, self.room, self.parts = name, config, tensors, room, parts
         self.caches: list[Cache | Recurrence] = [
             Cache(number, mixer, room) if isinstance(mixer, Attention) else Recurrence(number, mixer, room)
             for number, mixer in enumerate(layer.mixer for layer in config.layers)
@@ -126,16 +128,17 @@ class Decoder:
         results: ``token int64[length]``, what they choose, and ``scores float32[length, vocabulary]``."""
         rows = squeeze(scores, [0])
         settings = sampling.inputs(rows.shape[0], self.config.vocabulary)
-        return settings.nodes, (("token", sampling.sample(rows, settings)), ("scores", rows))
+        return settings.nodes, (("token", sampling.sample(rows, settings, self.parts)), ("scores", rows))
 
     def kept(self) -> Graph:
         """The logits of one slot: ``float32[vocabulary]``."""
         return self._graph((), (("logits_row", self._kept()),), {self.logits: self.logits.input})
 
-    def sample(self) -> Graph:
-        """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
-        settings = sampling.inputs(self.room.slots, self.config.vocabulary)
-        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings))
+    def sample(self, rows: bool = True) -> Graph:
+        """The next token of each slot: ``int64[slots]``, of the settings that are its inputs; without ``rows``, none of
+        these are of single tokens."""
+        settings = sampling.inputs(self.room.slots, self.config.vocabulary, rows)
+        return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings, self.parts))
 
     def likeliest(self) -> Graph:
         """The likeliest token of each slot: ``int64[slots]``."""

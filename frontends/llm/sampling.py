@@ -18,8 +18,10 @@ token may come, the result is -1.
 
 No row is sorted. A prefix is told by the least rank in it (``sorting.rank``, the bits of a float as an ordered integer)
 and by how many of that rank belong to it; bisection over ranks finds it in at most 33 passes over the row, and in none
-if nobody asks for it. A weight is ``exp`` of the distance as a multiple of ``2**-40``. Sums of these integers have no
-rounding, so the same seed and step draw the same token on every target and any number of threads.
+if nobody asks for it. On a GPU, whose processors read the row side by side, a pass divides ranks into ``AT_ONCE``
+parts, and there are four. These are written out, and nothing else is decided on the way, so that a token is one launch
+of a graph. A weight is ``exp`` of the distance as a multiple of ``2**-40``. Sums of these integers have no rounding, so
+the same seed and step draw the same token on every target and any number of threads.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from luminal.core.decompose import random
 from luminal.core.decompose.compare import equal, isnan, less, less_equal, logical_not, maximum, minimum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.exponential import exp
-from luminal.core.decompose.reduction import all_, any_, argmax, max_, sum_
+from luminal.core.decompose.reduction import all_, any_, argmax, max_, min_, sum_
 from luminal.core.decompose.sorting import rank
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Graph, Node, binary, bitcast, cast, constant, dim, expand, gather, input_, iota, select
-from luminal.core.movement import pad, reshape
+from luminal.core.movement import pad, reshape, unsqueeze
 from luminal.core.structured import cond, while_loop
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_, f32, i32, i64, u32, u64
@@ -46,11 +48,13 @@ _POINT = 40  # bits of a weight after the point: a token of less than 2**-40 of 
 _MOST = 1 << 20  # tokens whose weights are certain to have a sum of 62 bits
 _INFINITY = 0x7F800000  # the rank of an infinite logit; of a negative one, it is its complement
 _BLOCK = 512  # tokens of a block: the draw looks for the block, then for the token in it
+HALVES, AT_ONCE = 2, 256  # parts into which a pass over a row divides ranks
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``sample`` reads for each slot: ``[slots]``, and of each token ``[slots, vocabulary]``."""
+    """What ``sample`` reads for each slot: ``[slots]``, and of each token ``[slots, vocabulary]``, or None of these: as
+    zeros, without reading any."""
 
     temperature: Node  # float32, at least 0
     top_k: Node  # int64; 0: all
@@ -61,14 +65,15 @@ class Settings:
     presence: Node  # float32
     seed: Node  # int64
     step: Node  # int64: the number of the token in its sequence
-    bias: Node  # float32 [slots, vocabulary]
-    counts: Node  # int32 [slots, vocabulary]: how often each was generated
-    prompted: Node  # bool [slots, vocabulary]
+    bias: Node | None = None  # float32 [slots, vocabulary]
+    counts: Node | None = None  # int32 [slots, vocabulary]: how often each was generated
+    prompted: Node | None = None  # bool [slots, vocabulary]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All of them, in order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        """All that there are, in order."""
+        found = (getattr(self, field.name) for field in fields(self))
+        return tuple(node for node in found if node is not None)
 
 
 TYPES: dict[str, DType] = {
@@ -78,16 +83,18 @@ TYPES: dict[str, DType] = {
 ROWS = ("bias", "counts", "prompted")  # those that have a number for each token
 
 
-def inputs(slots: Int, vocabulary: int) -> Settings:
-    """Settings that are inputs of the graph, named as the fields."""
+def inputs(slots: Int, vocabulary: int, rows: bool = True) -> Settings:
+    """Settings that are inputs of the graph, named as the fields; without ``rows``, those of no token."""
     assert [field.name for field in fields(Settings)] == list(TYPES)
     shape = {name: (slots, vocabulary) if name in ROWS else (slots,) for name in TYPES}
-    return Settings(**{name: input_(name, shape[name], dtype) for name, dtype in TYPES.items()})
+    given = {name: dtype for name, dtype in TYPES.items() if rows or name not in ROWS}
+    return Settings(**{name: input_(name, shape[name], dtype) for name, dtype in given.items()})
 
 
-def sample(logits: Node, settings: Settings) -> Node:
+def sample(logits: Node, settings: Settings, parts: int = HALVES) -> Node:
     """The next token of each slot, int64 ``[slots]``, for ``logits [slots, vocabulary]`` of any float type; -1 where
-    none may come. Raises ShapeError for a vocabulary that has no number, or one of more than 2**20 tokens."""
+    none may come. A pass over a row divides ranks into ``parts``, ``HALVES`` or ``AT_ONCE``, with the same results.
+    Raises ShapeError for a vocabulary that has no number, or one of more than 2**20 tokens."""
     vocabulary = logits.shape[-1]
     if not isinstance(vocabulary, int) or vocabulary > _MOST:
         raise ShapeError(f"sample: expected at most 2**20 tokens, found logits of shape {list(logits.shape)}")
@@ -97,9 +104,9 @@ def sample(logits: Node, settings: Settings) -> Node:
     greedy = equal(settings.temperature, 0.0)
 
     def drawn() -> list[Node]:
-        return [select(greedy, chosen, _drawn(rank(x), _weights(x, largest, settings), settings))]
+        return [select(greedy, chosen, _drawn(rank(x), _weights(x, largest, settings), settings, parts))]
 
-    (token,) = cond(all_(greedy), lambda: [chosen], drawn)
+    (token,) = cond(all_(greedy), lambda: [chosen], drawn) if parts == HALVES else drawn()
     return select(equal(reshape(largest, token.shape), -math.inf), -1, token)
 
 
@@ -117,6 +124,9 @@ def _column(setting: Node) -> Node:
 
 def _biased(x: Node, settings: Settings) -> Node:
     """The logits with penalties and bias; NaN is -inf."""
+    if settings.counts is None or settings.prompted is None or settings.bias is None:
+        x = x + 0.0  # -0 is 0 then, as with a bias of 0
+        return select(isnan(x), -math.inf, x)
     count = cast(settings.counts, f32)
     repetition = _column(settings.repetition)
     penalised = select(less(x, 0.0), x * repetition, x / repetition)
@@ -134,12 +144,12 @@ def _weights(x: Node, largest: Node, settings: Settings) -> Node:
     return select(equal(x, -math.inf), 0.0, weight)
 
 
-def _drawn(ranks: Node, weight: Node, settings: Settings) -> Node:
+def _drawn(ranks: Node, weight: Node, settings: Settings, parts: int) -> Node:
     """A token of each slot, int64, of those that are kept, as likely as its weight is of theirs."""
     fixed = cast(weight * 2.0**_POINT, i64)
     # The k largest: those of a rank above `least`, and the first `ties` of that rank.
     few = less(0, settings.top_k) & less(settings.top_k, dim(ranks.shape[1]))
-    least = _least(few, settings.top_k, ranks, lambda above: sum_(above, 1))
+    least = _least(few, settings.top_k, ranks, parts, lambda above: sum_(above, 2))
     ties = settings.top_k - sum_(_above(ranks, least), 1)
     ranked = _sum_of(_above(ranks, least), fixed) + ties * _each(ranks, least, fixed)
     total = select(few, ranked, sum_(fixed, 1))
@@ -147,7 +157,7 @@ def _drawn(ranks: Node, weight: Node, settings: Settings) -> Node:
     part = cast(minimum(maximum(settings.top_p, 0.0), 1.0) * 2.0**32, u64)
     wanted = maximum(_part_of(total, part), 1)
     nucleus = less(settings.top_p, 1.0)
-    lower = _least(nucleus, wanted, ranks, lambda above: _sum_of(above, fixed))
+    lower = _least(nucleus, wanted, ranks, parts, lambda above: sum_(select(above, unsqueeze(fixed, [1]), 0), 2))
     each = maximum(_each(ranks, lower, fixed), 1)
     needed = (wanted - _sum_of(_above(ranks, lower), fixed) + each - 1) / each
     least, ties = select(nucleus, lower, least), select(nucleus, needed, ties)
@@ -183,9 +193,12 @@ def _each(ranks: Node, least: Node, weights: Node) -> Node:
     return max_(select(_equal(ranks, least), weights, 0), 1)
 
 
-def _least(asked: Node, limit: Node, ranks: Node, measure: Callable[[Node], Node]) -> Node:
-    """The least rank for which the ``measure`` of the elements above it is below ``limit``, int64 ``[slots]``, where
-    it is ``asked`` for. By bisection: the measure falls as the rank rises."""
+def _least(asked: Node, limit: Node, ranks: Node, parts: int, measure: Callable[[Node], Node]) -> Node:
+    """The least rank for which the ``measure`` of the elements above it is below ``limit``, int64 ``[slots]``, where it
+    is ``asked`` for. It falls as the rank rises: of the bounds between the ``parts`` of a range, the last for which it
+    is not below and the first for which it is are the next range. ``measure`` takes such of ``[slots, bounds,
+    vocabulary]``, and gives ``[slots, bounds]``."""
+    slots = limit.shape[0]
 
     def more(carried: Sequence[Node]) -> Node:
         low, high = carried
@@ -193,12 +206,19 @@ def _least(asked: Node, limit: Node, ranks: Node, measure: Callable[[Node], Node
 
     def step(carried: Sequence[Node]) -> Sequence[Node]:
         low, high = carried
-        middle = low + (high - low) / 2
-        below = less(measure(_above(ranks, middle)), limit)
-        return select(below, low, middle), select(below, middle, high)
+        bounds = _column(low) + _column(high - low) * (iota(parts - 1) + 1) / parts
+        above = less(cast(reshape(bounds, [slots, parts - 1, 1]), i32), unsqueeze(ranks, [1]))
+        below = less(measure(above), _column(limit))
+        return max_(select(below, _column(low), bounds), 1), min_(select(below, bounds, _column(high)), 1)
 
     highest = expand(constant(_INFINITY, i64), limit.shape)
-    return while_loop(more, step, [select(asked, -_INFINITY - 2, highest), highest])[1]
+    ends: Sequence[Node] = [select(asked, -_INFINITY - 2, highest), highest]
+    if parts == HALVES:
+        return while_loop(more, step, ends)[1]
+    width = 2 * _INFINITY + 2
+    while width > 1:
+        ends, width = step(ends), -(-width // parts)
+    return ends[1]
 
 
 def _halves(x: Node) -> tuple[Node, Node]:
@@ -240,7 +260,7 @@ def _found(weights: Node, place: Node) -> Node:
     return minimum(block * _BLOCK + sum_(inside, 1), vocabulary - 1)
 
 
-def graph(slots: int, vocabulary: int) -> Graph:
+def graph(slots: int, vocabulary: int, parts: int = HALVES, rows: bool = True) -> Graph:
     """``sample`` as a model of its own: of the input ``logits`` and the settings, the output ``token``."""
-    logits, settings = input_("logits", (slots, vocabulary), f32), inputs(slots, vocabulary)
-    return Graph("sample", (logits, *settings.nodes), (("token", sample(logits, settings)),))
+    logits, settings = input_("logits", (slots, vocabulary), f32), inputs(slots, vocabulary, rows)
+    return Graph("sample", (logits, *settings.nodes), (("token", sample(logits, settings, parts)),))

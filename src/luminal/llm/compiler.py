@@ -20,6 +20,7 @@ from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, onn
 from luminal.frontends.llm.adapters import MOST_RANK
 from luminal.frontends.llm.cache import TYPES, Room
 from luminal.frontends.llm.checkpoint import Checkpoint
+from luminal.frontends.llm.sampling import AT_ONCE, HALVES
 from luminal.llm import gguf_vocabulary
 from luminal.llm.model import BELONGING, LanguageModel, Shape
 from luminal.module import Module
@@ -87,7 +88,8 @@ def compile(
     if weights is not None and kind is None and weights not in quantise.ALL:
         raise InputError(f"unknown weights {weights!r}: expected {', '.join([*blocks.ENCODED, *quantise.ALL])}")
     api.check_name(name)
-    api.options(target, precision, weights=None if kind else weights, threads=threads, search=search)
+    asked, _ = api.options(target, precision, weights=None if kind else weights, threads=threads, search=search)
+    parts = HALVES if asked.grid is None else AT_ONCE
     path = onnx_files.located(Path(source)) if isinstance(source, str | os.PathLike) else None
     if path is not None:
         if adapters:
@@ -101,7 +103,7 @@ def compile(
         from luminal.llm import onnx_models  # with it comes the package onnx, which others do without
 
         return onnx_models.compiled(
-            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, speculate, name, activations=activations,
+            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, speculate, name, parts, activations=activations,
             target=target, precision=precision, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard,
             link=link, progress=progress,
         )  # fmt: skip
@@ -128,10 +130,10 @@ def compile(
     called = interface.library_name(families.kind(found)) if name is None else name
     graphs = {
         entry: replace(made, approximations=tensors.approximations(made) + made.approximations)
-        for entry, made in graph.graphs(called, config, tensors, room).items()
+        for entry, made in graph.graphs(called, config, tensors, room, parts).items()
     }
     if mesh is not None:
-        graphs["sample"] = meshes.from_first(graphs["sample"], mesh)
+        graphs |= {name: meshes.from_first(graphs[name], mesh) for name in ("sample", "draw")}
     module = api.compile(
         graphs, weights=None if kind else weights, activations=activations, target=target, precision=precision,
         name=called, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard, link=link,

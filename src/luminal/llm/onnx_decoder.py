@@ -146,14 +146,14 @@ class Model:
     def weight(self, name: str) -> Weight:
         raise missing(name, (), str(self.path))
 
-    def entries(self, name: str, room: Room) -> tuple[int, dict[str, Graph]]:
-        """The size of the vocabulary, and the entries of a library."""
+    def entries(self, name: str, room: Room, parts: int) -> tuple[int, dict[str, Graph]]:
+        """The size of the vocabulary, and the entries of a library. ``parts`` are those of ``sampling.sample``."""
         once = self.graph(room.context, 1)
         logits = dict(once.outputs).get(_LOGITS)
         if logits is None or logits.rank != 3 or not isinstance(logits.shape[2], int):
             found = "none" if logits is None else str(list(logits.shape))
             raise UnsupportedError(f"{self.path}: expected {_LOGITS} [batch, tokens, vocabulary], found {found}")
-        made = Imported(name, self, logits.shape[2], room)
+        made = Imported(name, self, logits.shape[2], room, parts)
         return logits.shape[2], decoders.entries(made, 1)
 
 
@@ -165,7 +165,7 @@ def _numbered(form: re.Pattern[str], names: Sequence[str]) -> dict[tuple[int, st
 class Imported(decoders.Decoder):
     """A decoder of which an ONNX model says what a step computes."""
 
-    def __init__(self, name: str, model: Model, vocabulary: int, room: Room) -> None:
+    def __init__(self, name: str, model: Model, vocabulary: int, room: Room, parts: int) -> None:
         self.model = model
         layers = []
         for number in sorted({number for number, _ in model.past}):
@@ -175,7 +175,8 @@ class Imported(decoders.Decoder):
             heads, size = model.fixed(keys, 1), model.fixed(keys, 3)
             # The file itself says what else a layer computes.
             layers.append(Layer(Attention(heads, heads, size, 1.0), Feed(1, "relu"), Norm(0.0)))
-        super().__init__(name, Config(vocabulary, 1, room.context, tuple(layers), Norm(0.0)), Tensors(model, {}), room)
+        config = Config(vocabulary, 1, room.context, tuple(layers), Norm(0.0))
+        super().__init__(name, config, Tensors(model, {}), room, parts)
         self._numbers = sorted({number for number, _ in model.past})
 
     def step(self, batch: Int, length: Int, drawn: bool = False) -> Graph:

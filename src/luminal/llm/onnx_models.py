@@ -27,11 +27,12 @@ def compiled(
     chunk: int,
     speculate: int,
     name: str | None,
+    parts: int,
     **options: Any,
 ) -> LanguageModel:
     """The language model in the ONNX file ``path``, with what belongs to it in its folder. ``context`` is by default
-    what the model was made for, or ``most`` if that is less or it does not say. Raises as ``luminal.llm.compile``
-    does."""
+    what the model was made for, or ``most`` if that is less or it does not say. ``parts`` are those of draws.
+    Raises as ``luminal.llm.compile`` does."""
     if weights is not None and weights not in quantise.ALL:
         raise InputError(f"weights of an ONNX model: expected {', '.join(quantise.ALL)}, found {weights!r}")
     model = Model(path)
@@ -39,9 +40,9 @@ def compiled(
     chunk = min(context, chunk)
     room = Room(context, slots, chunk, spare=chunk, speculate=min(speculate, chunk - 1))
     called = interface.library_name(path.stem) if name is None else name
-    vocabulary, graphs = model.entries(called, room)
+    vocabulary, graphs = model.entries(called, room, parts)
     if options.get("mesh") is not None:
-        graphs["sample"] = meshes.from_first(graphs["sample"], options["mesh"])
+        graphs |= {name: meshes.from_first(graphs[name], options["mesh"]) for name in ("sample", "draw")}
     module = api.compile(graphs, weights=weights, name=called, **options)
     assert isinstance(module, Module)
     kept = {name: (model.folder / name).read_bytes() for name in sorted(BELONGING) if (model.folder / name).is_file()}
