@@ -19,9 +19,8 @@ from luminal.core.schedule.program import interpreter, spec
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import AVX2
 from tests import mpi_support, test_mesh_gpus
-from tests.compiled_support import exactly
 from tests.test_mesh_mpi import RANK
-from tests.test_mesh_pipeline import PAIR
+from tests.test_mesh_pipeline import PAIR, check, exact
 
 WIDTH = 64
 LINK = "10000GB/s,2ns"  # nearly free
@@ -116,15 +115,7 @@ def by_torch(count: int) -> list[tuple[np.ndarray, float]]:
     """What so many runs give in float64, each with how far it may be off as its longest path rounds, through the states
     of the runs before."""
     models, inputs = subject()
-    graph = api.read(Runs(copy.deepcopy(models["main"]), count), inputs["main"])
-    bounds = exactly(graph, {graph.given[0].attr.name: inputs["main"][0].numpy()})[:count]
-    runs = Runs(copy.deepcopy(models["main"]).double(), count)
-    with torch.no_grad():
-        return [(y.numpy(), bound) for y, (_, bound) in zip(runs(inputs["main"][0].double()), bounds, strict=True)]
-
-
-def check(found: np.ndarray, wanted: tuple[np.ndarray, float]) -> None:
-    np.testing.assert_allclose(found, wanted[0], rtol=0, atol=wanted[1])
+    return exact(Runs(copy.deepcopy(models["main"]), count), inputs["main"])
 
 
 def test_ranks_read_and_write_their_states() -> None:
