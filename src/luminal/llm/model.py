@@ -23,9 +23,10 @@ from luminal.frontends.llm import adapters
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.config import Attention, Config
 from luminal.frontends.llm.files import json_object
+from luminal.frontends.llm.sampling import ROWS
 from luminal.llm import tokens as texts
 from luminal.llm.generate import Generator
-from luminal.llm.sampling import ROWS, Sampler, Slots
+from luminal.llm.sampling import Sampler, Slots
 from luminal.module import Module
 from luminal.progress import Progress
 
