@@ -104,7 +104,7 @@ SHARED = {
         "codegen/emulation.py",
     ],
     "functions of kernels": ["runtime/include/luminal/device/[!f]*", "runtime/include/luminal/device/f[!r]*"],
-    "emulator": ["runtime/emulator/emulator.*", "runtime/emulator/fiber.hpp", "runtime/emulator/device.hpp"],
+    "emulator": [f"runtime/emulator/{name}" for name in ("emulator.*", "accesses.hpp", "fiber.hpp", "device.hpp")],
 }
 
 
