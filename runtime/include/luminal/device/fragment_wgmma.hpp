@@ -263,8 +263,9 @@ template <int N> __attribute__((noinline, no_sanitize("thread"))) void clear_by_
 
 /// Adds the product of the rows of two matrices to the elements of a lane.
 template <class F>
-__attribute__((no_sanitize("thread"))) inline void add(float* result, int lane, const float (&left)[F::rows][F::depth],
-                                                       const float (&right)[F::columns][F::depth]) {
+__attribute__((no_sanitize("thread"))) inline void add_product(float* result, int lane,
+                                                               const float (&left)[F::rows][F::depth],
+                                                               const float (&right)[F::columns][F::depth]) {
     for (int e = 0; e < F::elements; ++e) {
         const float* const row = left[F::row(lane, e)];
         const float* const column = right[F::column(lane, e)];
@@ -289,7 +290,7 @@ template <class F, class A, class B> struct LaneOfGroup {
             for (int j = 0; j < F::columns; ++j) right[j][k] = decode<T>(all.b[B::place(all.b_offset, j, k)].bits);
         }
         for (int l = 0; l < F::lanes; ++l) {
-            add<F>(static_cast<const LaneOfGroup*>(lanes[l])->result, l, left, right);
+            add_product<F>(static_cast<const LaneOfGroup*>(lanes[l])->result, l, left, right);
         }
     }
 };
@@ -317,7 +318,7 @@ template <class F, class B> struct LaneOfHeldGroup {
             for (int j = 0; j < F::columns; ++j) right[j][k] = decode<T>(all.b[B::place(all.b_offset, j, k)].bits);
         }
         for (int l = 0; l < F::lanes; ++l) {
-            add<F>(static_cast<const LaneOfHeldGroup*>(lanes[l])->result, l, left, right);
+            add_product<F>(static_cast<const LaneOfHeldGroup*>(lanes[l])->result, l, left, right);
         }
     }
 };
