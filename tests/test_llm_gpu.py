@@ -16,6 +16,7 @@ import pytest
 
 import luminal.llm
 from luminal.codegen import emulation
+from luminal.frontends.llm.sampling import ROWS, TYPES
 from luminal.llm import LanguageModel, Sampling
 from luminal.llm.sampling import Sampler
 from luminal.runtime import loader
@@ -102,6 +103,8 @@ def test_a_token_that_is_drawn_is_one_launch_of_a_graph_too() -> None:
         choice, _ = calls_of_a_token(model, driver, sampler)
         assert choice.pop("cuMemcpyDtoHAsync_v2") <= 2  # the token, and whether it is one
         assert choice == {"cuGraphLaunch": 1, "cuMemcpyHtoDAsync_v2": 1}
+    read = model.module["draw"].entry.inputs  # numbers of the slot alone
+    assert {one.name for one in read} == TYPES.keys() - set(ROWS) and all(one.shape == (1,) for one in read)
     model.rewind(0, 0)
 
 

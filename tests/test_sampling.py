@@ -234,6 +234,9 @@ def test_ranks_in_many_parts_give_the_same_tokens(row: Array) -> None:
     wanted = drawn(logits, samplers)
     np.testing.assert_array_equal(drawn(logits, samplers, sampling.AT_ONCE), wanted)
     np.testing.assert_array_equal(drawn(logits, samplers, 3), wanted)  # whose parts are not all as wide
+    made = sampling.graph(*logits.shape, rows=False)
+    values = {name: x for name, x in given(logits, samplers).items() if name not in sampling.ROWS}
+    np.testing.assert_array_equal(interp.run(made, values).outputs[0], wanted)
     kinds = {node.op for node in traverse.everything(sampling.graph(*logits.shape, sampling.AT_ONCE).roots)}
     assert kinds.isdisjoint({ops.WHILE, ops.COND})
 

@@ -6,6 +6,7 @@
 ``verify``    appends a token and drafts of what follows to one slot, and says what follows each, if there is room
 ``logits``    what the last token of a slot left
 ``sample``    a token of each slot, chosen by what the last one left
+``draw``      the same where there are no settings of single tokens (penalties, bias): it reads no rows of these
 ``likeliest`` the same where no setting changes anything: it reads logits alone, and no condition
 ``read``      what the cache holds of a slot, and its logits
 ``write``     the same into a slot
@@ -64,6 +65,7 @@ def entries(decoder: Decoder, batch: Int) -> dict[str, Graph]:
         **({"verify": decoder.step(1, verified(decoder.room), drawn=True)} if decoder.room.speculate else {}),
         "logits": decoder.kept(),
         "sample": decoder.sample(),
+        "draw": decoder.sample(rows=False),
         "likeliest": decoder.likeliest(),
         "read": decoder.read(),
         "write": decoder.write(),
@@ -132,9 +134,10 @@ class Decoder:
         """The logits of one slot: ``float32[vocabulary]``."""
         return self._graph((), (("logits_row", self._kept()),), {self.logits: self.logits.input})
 
-    def sample(self) -> Graph:
-        """The next token of each slot: ``int64[slots]``, of the settings that are its inputs."""
-        settings = sampling.inputs(self.room.slots, self.config.vocabulary)
+    def sample(self, rows: bool = True) -> Graph:
+        """The next token of each slot: ``int64[slots]``, of the settings that are its inputs; without ``rows``, none of
+        these are of single tokens."""
+        settings = sampling.inputs(self.room.slots, self.config.vocabulary, rows)
         return self._chosen(settings.nodes, sampling.sample(self._last_logits(), settings, self.parts))
 
     def likeliest(self) -> Graph:

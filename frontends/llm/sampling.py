@@ -53,7 +53,8 @@ HALVES, AT_ONCE = 2, 256  # parts into which a pass over a row divides ranks
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``sample`` reads for each slot: ``[slots]``, and of each token ``[slots, vocabulary]``."""
+    """What ``sample`` reads for each slot: ``[slots]``, and of each token ``[slots, vocabulary]``, or None of these: as
+    zeros, without reading any."""
 
     temperature: Node  # float32, at least 0
     top_k: Node  # int64; 0: all
@@ -64,14 +65,15 @@ class Settings:
     presence: Node  # float32
     seed: Node  # int64
     step: Node  # int64: the number of the token in its sequence
-    bias: Node  # float32 [slots, vocabulary]
-    counts: Node  # int32 [slots, vocabulary]: how often each was generated
-    prompted: Node  # bool [slots, vocabulary]
+    bias: Node | None = None  # float32 [slots, vocabulary]
+    counts: Node | None = None  # int32 [slots, vocabulary]: how often each was generated
+    prompted: Node | None = None  # bool [slots, vocabulary]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All of them, in order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        """All that there are, in order."""
+        found = (getattr(self, field.name) for field in fields(self))
+        return tuple(node for node in found if node is not None)
 
 
 TYPES: dict[str, DType] = {
@@ -81,11 +83,12 @@ TYPES: dict[str, DType] = {
 ROWS = ("bias", "counts", "prompted")  # those that have a number for each token
 
 
-def inputs(slots: Int, vocabulary: int) -> Settings:
-    """Settings that are inputs of the graph, named as the fields."""
+def inputs(slots: Int, vocabulary: int, rows: bool = True) -> Settings:
+    """Settings that are inputs of the graph, named as the fields; without ``rows``, those of no token."""
     assert [field.name for field in fields(Settings)] == list(TYPES)
     shape = {name: (slots, vocabulary) if name in ROWS else (slots,) for name in TYPES}
-    return Settings(**{name: input_(name, shape[name], dtype) for name, dtype in TYPES.items()})
+    given = {name: dtype for name, dtype in TYPES.items() if rows or name not in ROWS}
+    return Settings(**{name: input_(name, shape[name], dtype) for name, dtype in given.items()})
 
 
 def sample(logits: Node, settings: Settings, parts: int = HALVES) -> Node:
@@ -121,6 +124,9 @@ def _column(setting: Node) -> Node:
 
 def _biased(x: Node, settings: Settings) -> Node:
     """The logits with penalties and bias; NaN is -inf."""
+    if settings.counts is None or settings.prompted is None or settings.bias is None:
+        x = x + 0.0  # -0 is 0 then, as with a bias of 0
+        return select(isnan(x), -math.inf, x)
     count = cast(settings.counts, f32)
     repetition = _column(settings.repetition)
     penalised = select(less(x, 0.0), x * repetition, x / repetition)
@@ -254,7 +260,7 @@ def _found(weights: Node, place: Node) -> Node:
     return minimum(block * _BLOCK + sum_(inside, 1), vocabulary - 1)
 
 
-def graph(slots: int, vocabulary: int, parts: int = HALVES) -> Graph:
+def graph(slots: int, vocabulary: int, parts: int = HALVES, rows: bool = True) -> Graph:
     """``sample`` as a model of its own: of the input ``logits`` and the settings, the output ``token``."""
-    logits, settings = input_("logits", (slots, vocabulary), f32), inputs(slots, vocabulary)
+    logits, settings = input_("logits", (slots, vocabulary), f32), inputs(slots, vocabulary, rows)
     return Graph("sample", (logits, *settings.nodes), (("token", sample(logits, settings, parts)),))

@@ -133,7 +133,7 @@ def compile(
         for entry, made in graph.graphs(called, config, tensors, room, parts).items()
     }
     if mesh is not None:
-        graphs["sample"] = meshes.from_first(graphs["sample"], mesh)
+        graphs |= {name: meshes.from_first(graphs[name], mesh) for name in ("sample", "draw")}
     module = api.compile(
         graphs, weights=None if kind else weights, activations=activations, target=target, precision=precision,
         name=called, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard, link=link,

@@ -23,6 +23,7 @@ from luminal.frontends.llm import adapters
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.config import Attention, Config
 from luminal.frontends.llm.files import json_object
+from luminal.frontends.llm.sampling import ROWS
 from luminal.llm import tokens as texts
 from luminal.llm.generate import Generator
 from luminal.llm.sampling import Sampler, Slots
@@ -205,11 +206,15 @@ class LanguageModel:
         Raises InputError as ``logits`` does."""
         for slot in settings:
             self._check_fresh(slot)
-        plain = all(sampler.is_plain for sampler in settings.values())
-        chosen = self._entries["likeliest"].run({}) if plain else (
-            self._entries["sample"].run(self._settings.filled(settings))
-        )  # fmt: skip
-        tokens = chosen["token"]
+        samplers = settings.values()
+        if all(sampler.is_plain for sampler in samplers):
+            tokens = self._entries["likeliest"].run({})["token"]
+        elif any(sampler.has_rows for sampler in samplers):
+            tokens = self._entries["sample"].run(self._settings.filled(settings))["token"]
+        else:
+            filled = self._settings.filled(settings)
+            given = {name: array for name, array in filled.items() if name not in ROWS}
+            tokens = self._entries["draw"].run(given)["token"]
         return {slot: int(tokens[slot]) for slot in settings}
 
     def verify(self, slot: int, tokens: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[int], Array]:

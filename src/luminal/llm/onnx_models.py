@@ -42,7 +42,7 @@ def compiled(
     called = interface.library_name(path.stem) if name is None else name
     vocabulary, graphs = model.entries(called, room, parts)
     if options.get("mesh") is not None:
-        graphs["sample"] = meshes.from_first(graphs["sample"], options["mesh"])
+        graphs |= {name: meshes.from_first(graphs[name], options["mesh"]) for name in ("sample", "draw")}
     module = api.compile(graphs, weights=weights, name=called, **options)
     assert isinstance(module, Module)
     kept = {name: (model.folder / name).read_bytes() for name in sorted(BELONGING) if (model.folder / name).is_file()}

@@ -94,9 +94,14 @@ class Sampler:
             self.bias[list(sampling.bias)] = list(sampling.bias.values())
 
     @property
+    def has_rows(self) -> bool:
+        """Whether settings of single tokens change the logits."""
+        return not (self.counts is self.bias is self.allowed is None)
+
+    @property
     def is_plain(self) -> bool:
         """Whether the next token is the one of the largest logit, whatever came before."""
-        return self.sampling.temperature == 0 and self.counts is self.bias is self.allowed is None
+        return self.sampling.temperature == 0 and not self.has_rows
 
     def accept(self, token: int) -> None:
         """The sequence goes on with ``token``."""
