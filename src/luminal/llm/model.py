@@ -31,7 +31,7 @@ from luminal.module import Module
 from luminal.progress import Progress
 
 DESCRIPTION = "language_model.json"
-_VERSION = 2
+_VERSION = 3
 _STATE = "luminal.llm state 1"  # what a file of saved slots says that it is
 
 
