@@ -239,7 +239,7 @@ TINY = {  # with the bytes of the result
 }
 
 
-LOOPED = Work("product", (1024, 1024, 1024))  # of so many steps that a loop of them remains
+LOOPED = Work("product", (1024, 4096, 1024))  # of so many steps that a loop of them remains
 ONE_PRODUCT = {"cuda:sm_80": 16 * 8 * 16, "cuda:sm_90": 64 * 128 * 16 // 4}  # multiply-adds of a warp's instruction
 
 
