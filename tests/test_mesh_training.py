@@ -261,7 +261,7 @@ def test_an_older_mpi_takes_the_same_steps(tmp_path: Path) -> None:
         found.append([dict(np.load(folder / f"found.{rank}.npz")) for rank in range(2)])
     taken("gpt2").check_losses(list(found[1][0]["gpt2.losses"]))
     for new, old in zip(*found, strict=True):
-        assert new.keys() == old.keys() == {"gpt2.losses", "gpt2.again"}
+        assert new.keys() == old.keys() == {"gpt2.losses", "gpt2.again", "gpt2.eval"}
         for name, value in new.items():
             np.testing.assert_array_equal(old[name], value)
 
