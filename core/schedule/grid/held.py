@@ -142,9 +142,7 @@ class _Held(ChainPass):
         self.thread = sym.var("t0", 0, by.threads - 1)
         self.tile = _Rows.of("tile", by.first, self.thread)
         self.sum = _Rows.of(self.result.name, by.last, self.thread)
-        self.tiles = sym.ceildiv(self.m.extent, by.rows)
-        self.begin = sym.axis(f"{by.m}_1", self.tiles) * by.rows
-        self.side = Side(self.m, by.rows, self.begin)
+        self.side = Side(self.m, by.rows, self.tile_begin(by.rows))
 
     def _shorten_exponents(self) -> None:
         """Exponentials of a value less a maximum by fewer steps, where ``exponents`` has a form for it."""
@@ -159,10 +157,7 @@ class _Held(ChainPass):
         """Tiles as the tasks; in each, the states, the blocks, and the stores."""
         by, t = self.by, self.t
         lead: list[ln.Statement] = []
-        first, end = self.visited(lead, self.begin, self.begin + by.rows - 1)
-        skipped = sym.floordiv(first, by.block)
-        count = sym.ceildiv(end, by.block) - skipped
-        step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
+        skipped, step, count = self.blocks(lead, by.rows, by.block)
         columns = Side(t, by.block, (skipped + step) * by.block)
         a, b = self._operands(columns)
         c = self._right()
@@ -185,10 +180,7 @@ class _Held(ChainPass):
             *(self._combined(state.name, state) for state in self.sums),
             self._by_threads(*self._stored()),
         )
-        grid = sym.as_var(sym.axis(f"{by.m}_1", self.tiles))
-        outer = [loop for loop in self.loops if loop is not self.m]
-        outer += [] if grid is None else [ln.Loop(grid, self.tiles, "serial", ())]
-        return replace(self.before, body=wrap(outer, body), threads=by.threads)
+        return self.over_tiles(by.rows, body, by.threads)
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, ThreadTil
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.carried import Carried
 from luminal.core.schedule.nest.operands import product_of
-from luminal.core.schedule.nest.rewrite import substitute, substitute_scalar, wrap
+from luminal.core.schedule.nest.rewrite import substitute, substitute_scalar
 from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
@@ -88,17 +88,13 @@ class _Streamed(ChainPass):
         self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
         self.tile = by.first.of_thread(thread, by.rows, by.block)
         self.sum = by.last.of_thread(thread, by.rows, by.width)
-        self.tiles = sym.ceildiv(self.m.extent, by.rows)
-        self.begin = sym.axis(f"{by.m}_1", self.tiles) * by.rows
-        self.side = Side(self.m, by.rows, self.begin)
+        self.side = Side(self.m, by.rows, self.tile_begin(by.rows))
 
     def nest(self) -> ln.LoopNest:
         """Tiles as the tasks; in each, the states, the blocks, and the stores."""
         by, t = self.by, self.t
         lead: list[ln.Statement] = []
-        first, end = self.visited(lead, self.begin, self.begin + by.rows - 1)
-        skipped = sym.floordiv(first, by.block)
-        step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
+        skipped, step, count = self.blocks(lead, by.rows, by.block)
         columns = Side(t, by.block, (skipped + step) * by.block)
         value = self._last_steps(columns)
         allocations: Body = value.allocations()
@@ -118,13 +114,10 @@ class _Streamed(ChainPass):
             *allocations,
             self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
             self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
-            *in_loop(step, sym.ceildiv(end, by.block) - skipped, block),
+            *in_loop(step, count, block),
             self._by_threads(*self._stored()),
         )
-        grid = sym.as_var(sym.axis(f"{by.m}_1", self.tiles))
-        outer = [loop for loop in self.loops if loop is not self.m]
-        outer += [] if grid is None else [ln.Loop(grid, self.tiles, "serial", ())]
-        return replace(self.before, body=wrap(outer, body), threads=self.threads)
+        return self.over_tiles(by.rows, body, self.threads)
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
 

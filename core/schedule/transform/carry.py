@@ -245,6 +245,27 @@ class ChainPass(OnePass):
                 return loop
         raise ScheduleError(f"stream: no loop over {name!r} where it should be")
 
+    def tile_begin(self, rows: int) -> Int:
+        """Where the present tile of so many rows begins."""
+        return sym.axis(f"{self.m.axis.name}_1", sym.ceildiv(self.m.extent, rows)) * rows
+
+    def blocks(self, into: list[ln.Statement], rows: int, block: int) -> tuple[Int, Int, Int]:
+        """The blocks of so many columns that a tile of ``rows`` visits: how many it skips, the number of the present
+        one after these, and how many there are. Statements added to ``into`` assign variables."""
+        begin = self.tile_begin(rows)
+        first, end = self.visited(into, begin, begin + rows - 1)
+        skipped = sym.floordiv(first, block)
+        step = sym.axis(f"{self.t.axis.name}_1", sym.ceildiv(self.t.extent, block))
+        return skipped, step, sym.ceildiv(end, block) - skipped
+
+    def over_tiles(self, rows: int, body: Body, threads: int) -> ln.LoopNest:
+        """The nest whose tasks run ``body`` for each tile of so many rows, each by so many threads."""
+        tiles = sym.ceildiv(self.m.extent, rows)
+        grid = sym.as_var(sym.axis(f"{self.m.axis.name}_1", tiles))
+        outer = [loop for loop in self.loops if loop is not self.m]
+        outer += [] if grid is None else [ln.Loop(grid, tiles, "serial", ())]
+        return replace(self.before, body=wrap(outer, body), threads=threads)
+
     def element_from(self, total: ln.Scalar | None) -> ln.Scalar:
         """The row's element, where ``total`` is the sum of the first contraction, if there is one."""
         if self.first is None or total is None:
