@@ -263,8 +263,22 @@ def test_an_onnx_model_is_trained_in_micro_batches() -> None:
             {"dims": {"rows": 8}, "shard": {"z": {"pipeline": 0}}},
             "expected names of inputs, which are x, along",
         ),
+        (
+            "rows",
+            {"dims": {"rows": 8}, "shard": {"x": {"pipeline": 1}}},
+            "expected 0 or None of 'x' along 'pipeline', found 1",
+        ),
     ],
 )
 def test_what_no_micro_batch_can_be_made_of(rows: int | str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         OfOnnx(two_layers(rows)).compiled(mesh=STAGES, micro_batches=PARTS, **options)
+
+
+def test_rows_of_another_name_are_not_those_of_the_batch() -> None:
+    model = two_layers("rows")
+    model.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["others", WIDTH]))
+    with pytest.raises(InputError, match="expected None of 'z' along 'pipeline', as its first axis is not 'rows'"):
+        OfOnnx(model).compiled(
+            mesh=STAGES, micro_batches=PARTS, dims={"rows": 8, "others": 4}, shard={"z": {"pipeline": 0}}
+        )

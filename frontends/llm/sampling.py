@@ -19,9 +19,9 @@ token may come, the result is -1.
 No row is sorted. A prefix is told by the least rank in it (``sorting.rank``, the bits of a float as an ordered integer)
 and by how many of that rank belong to it; bisection over ranks finds it in at most 33 passes over the row, and in none
 if nobody asks for it. On a GPU, whose processors read the row side by side, a pass divides ranks into ``AT_ONCE``
-parts, and there are four. These are written out, and nothing else is decided on the way, so that a token is one launch
-of a graph. A weight is ``exp`` of the distance as a multiple of ``2**-40``. Sums of these integers have no rounding, so
-the same seed and step draw the same token on every target and any number of threads.
+parts, and there are four. These are written out and made whoever asks: nothing is decided on the way, so that a token
+is one launch of a graph. A weight is ``exp`` of the distance as a multiple of ``2**-40``. Sums of these integers have
+no rounding, so the same seed and step draw the same token on every target and any number of threads.
 """
 
 from __future__ import annotations

@@ -80,4 +80,10 @@ def micro_batch(
             f"found {rows!r}"
         )
     cut = [key for key, axis in firsts.items() if axis.dim_param == first.dim_param and (axis.dim_param or key == name)]
+    apart = next((key for key, axis in asked.items() if axis is not None and key not in cut), None)
+    if apart is not None:
+        raise InputError(
+            f"shard: expected None of {apart!r} along 'pipeline', as its first axis is not {size!r}, the rows of "
+            f"the batch, found {asked[apart]}"
+        )
     return {**(dims or {}), size: rows // count}, cut

@@ -220,6 +220,17 @@ def check_micro_batches(count: Any, mesh: Mapping[str, int] | None) -> int:
     return count
 
 
+def rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
+    """Of what ``shard`` names along the axis of stages, whether it has rows of the batch (0) or not (None). Raises
+    InputError for other axes: micro-batches are rows."""
+    asked = meshes.parse_shard(shard, mesh)
+    along = {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
+    for name, axis in along.items():
+        if axis not in (0, None):
+            raise InputError(f"shard: expected 0 or None of {name!r} along {PIPELINE!r}, found {axis}")
+    return along
+
+
 def staged(
     graphs: Mapping[str, Graph], mesh: Mapping[str, int], shard: Any, link: str | None, micro_batches: int
 ) -> Pipelined:  # fmt: skip
@@ -230,17 +241,17 @@ def staged(
     """
     mesh = meshes.parse(mesh)
     asked = meshes.parse_shard(shard, mesh)
-    rows_asked = {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
+    along = rows_asked(shard, mesh)
     others = {name: {axis: k for axis, k in axes.items() if axis != PIPELINE} for name, axes in asked.items()}
     parts, rows = {}, {}
     for entry, graph in graphs.items():
         _check(entry, graph, micro_batches)
         graph = simplify(graph)
-        named = _rows(graph, rows_asked) if micro_batches > 1 else set()
+        named = _rows(graph, along) if micro_batches > 1 else set()
         parts[entry] = micro.of_batch(graph, micro_batches, named)
         rows[entry] = frozenset(named)
     known = set().union(*(_ends(graph) for graph in graphs.values()))
-    unknown = sorted(rows_asked.keys() - known)
+    unknown = sorted(along.keys() - known)
     if unknown:
         raise InputError(
             f"shard: expected names of inputs and outputs, which are {', '.join(sorted(known))}, along {PIPELINE!r}, "

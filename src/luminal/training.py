@@ -368,7 +368,7 @@ def compile_training(
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
     options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
     batches = pipelines.check_micro_batches(options.get("micro_batches", 1), mesh)
-    cut = None if mesh is None or not pipelines.is_one(mesh) else (batches, _rows_asked(shard, mesh))
+    cut = None if mesh is None or not pipelines.is_one(mesh) else (batches, pipelines.rows_asked(shard, mesh))
     if cut is not None and accumulate > 1:
         raise InputError(
             f"accumulate: expected 1 along {PIPELINE!r}, found {accumulate}: gradients of micro-batches are added up; "
@@ -468,12 +468,6 @@ def _entries(
     named = {*rows, *(name for name, node in graph.returned[1:] if node.shape and node.shape[0] in batch)}
     recipe = pipelined_training.Recipe(graph, parameters, plan, frozenset(named) if cut[0] > 1 else frozenset())
     return pipelined_training.Entries(every, TRAIN, recipe)
-
-
-def _rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
-    """Of inputs that ``shard`` names along the axis of stages, whether they have rows of the batch."""
-    asked = meshes.parse_shard(shard, mesh)
-    return {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
 
 
 def _of_onnx(
