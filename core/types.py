@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,11 @@ class DType:
     def eps(self) -> float:
         """Distance from 1 to the next larger value (floats only)."""
         return float(ml_dtypes.finfo(self.numpy).eps)
+
+    @property
+    def significant(self) -> int:
+        """The number of significant bits: of a float's significand, of an integer all."""
+        return 1 - round(math.log2(self.eps)) if self.is_float else self.bits
 
     @property
     def min(self) -> int | float:

@@ -30,7 +30,6 @@ from luminal.core.rules.functions import IDENTITIES, Identity
 from luminal.core.rules.pattern import NODES
 from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric.digits import ALL, GUARD, demands, eased
-from luminal.core.schedule.numeric.rounding import significant
 from tests.schedule_support import canonical
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +37,7 @@ Array = np.ndarray[Any, Any]
 X = ir.input_("x", (8, 24), types.f32)
 Y = ir.input_("y", (8, 26), types.f32)
 W = ir.input_("w", (24, 4), types.f32)
-FEW = significant(types.bf16) + GUARD
+FEW = types.bf16.significant + GUARD
 
 
 def rounded(x: Node) -> Node:

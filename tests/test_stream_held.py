@@ -26,7 +26,6 @@ from luminal.core.schedule.nest import carried, exponents, interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_leaves
 from luminal.core.schedule.numeric.digits import GUARD
-from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.schedule.program import ir as program
 from luminal.core.symbolic import Var
 from luminal.core.types import DType
@@ -242,7 +241,7 @@ def test_exponentials_have_the_digits_that_their_rounding_keeps() -> None:
     every = walk.statements(kernel.nest.body)
     found = {s: v.attr.digits for s in every for x in walk.values(s) for v in ln.postorder(x) if v.op is ops.EXP2}
     of_elements = {s.name if isinstance(s, ln.Reduction) else s.array for s, digits in found.items() if digits}
-    assert set(found.values()) == {significant(types.bf16) + GUARD, None}
+    assert set(found.values()) == {types.bf16.significant + GUARD, None}
     assert of_elements == {"tile", "r1_block"}
 
 
@@ -315,8 +314,8 @@ def test_a_product_of_floats_moves_by_any_positive_number() -> None:
 def test_a_maximum_is_taken_off_in_one_step(digits: int, factor: float) -> None:
     """Of values of any size of so many digits, weights relative to the greatest are within 2**-16 of themselves, or of
     the least normal number: as near as differences, which are exact, would give them."""
-    taken = exponents.Taken("d", factor, digits)
-    assert taken.fits == ((digits, factor) != (11, 100.0))
+    taken = exponents.ScaledMaximum("d", factor, digits)
+    assert taken.is_near == ((digits, factor) != (11, 100.0))
     at, mine = ln.temporary("d", types.f32), np.float32
     random = np.random.default_rng(0)
     for size in (0.0, 1.0, 50.0, taken.limit / 2, taken.limit, 4 * taken.limit, 1e30, 3.3e38):
@@ -326,17 +325,17 @@ def test_a_maximum_is_taken_off_in_one_step(digits: int, factor: float) -> None:
             x = np.clip(drawn, -3.38e38, 3.38e38).astype(mine)
             nest = taken_off(taken, at, x)
             weights = np.exp2(nest.astype(np.float64))
-            assert not taken.fits or 0.5 <= weights.max() <= 2
+            assert not taken.is_near or 0.5 <= weights.max() <= 2
             exact = np.exp2(float(mine(factor)) * (x.astype(np.float64) - x.max()))
             off = np.abs(weights / weights.max() - exact)
             assert (off <= 2.0**-16 * exact + 2.0**-126).all()
 
 
-def taken_off(taken: exponents.Taken, at: ln.Scalar, x: Array) -> Array:
+def taken_off(taken: exponents.ScaledMaximum, at: ln.Scalar, x: Array) -> Array:
     """The exponents of ``x`` less its maximum, as statements compute them."""
     axis = Var("a0", 0, len(x) - 1)
-    parts = (ln.load("x", sym.expr(axis), types.f32), *(ln.temporary(n, types.f32) for n in (taken.scale, taken.less)))
-    value = ln.apply(ops.MULTIPLY_ADD, parts, None, types.f32)
+    scale, offset = (ln.temporary(name, types.f32) for name in (taken.scale, taken.offset))
+    value = ln.apply(ops.MULTIPLY_ADD, (ln.load("x", sym.expr(axis), types.f32), scale, offset), None, types.f32)
     body = (
         ln.Define("d", ln.load("most", 0, types.f32)), *taken.defined(at),
         ln.Loop(axis, len(x), "serial", (ln.Store("y", sym.expr(axis), value),)),
@@ -345,6 +344,51 @@ def taken_off(taken: exponents.Taken, at: ln.Scalar, x: Array) -> Array:
     found = {"x": x, "most": x.max(keepdims=True), "y": np.zeros(len(x), np.float32)}
     assert interpreter.run(ln.LoopNest(arrays, (), body), found)
     return found["y"]
+
+
+def uses(nest: ln.LoopNest, op: ops.Op) -> bool:
+    every = (x for s in walk.statements(nest.body) for x in walk.values(s))
+    return any(v.op is op for x in every for v in ln.postorder(x))
+
+
+def of_one_dimension(change: Callable[[Node], Node], keys: tuple[float, ...]) -> Built:
+    """Weights of what ``change`` makes, in float32, of scores that are ``keys``, times columns; the first column of the
+    results has the first weight, the second the second one, and so on."""
+    source, n = Source(), 16
+    q, k, v = (source.input(1, n, n, dtype=types.bf16) for _ in range(3))
+    scores = ir.cast(contraction.matmul(q, movement.transpose(k, -2, -1)), types.f32)
+    p = ir.cast(reduction.softmax(change(scores), -1), types.bf16)
+    y = contraction.matmul(p, v)
+    values = [np.zeros((1, n, n), np.float32) for _ in range(2)] + [np.eye(n, dtype=np.float32)[None]]
+    values[0][..., 0] = 1
+    values[1][0, : len(keys), 0] = keys
+    arrays = {name: x.astype(types.bf16.numpy) for name, x in zip(source.arrays, values, strict=True)}
+    return ir.Graph("rows", tuple(source.nodes), (("y", y),)), arrays
+
+
+def test_functions_of_narrow_scores_have_more_digits() -> None:
+    """Scores of bfloat16 that are far apart, which a square brings together: a maximum of 38560 is taken off exactly.
+    A score of float32 is rounded twice, by eps / 2; weights and results, which are at most 1, three times."""
+    change = 199.50227
+    graph, arrays = of_one_dimension(lambda f: f * (f - change), (320.0, -120.5))
+    made = compiled(graph)
+    (kernel,) = made.kernels
+    assert not uses(kernel.nest, ops.MULTIPLY_ADD)
+    (expected,) = interp.run(graph, arrays, mode="float64").outputs
+    found = run_program(made, arrays)["y"].astype(np.float64)
+    assert 0.25 < expected[0, 0, 0] < 0.3
+    score = 320.0 * (320.0 - change)
+    assert np.abs(found - expected).max() <= 1.5 * types.bf16.eps + 2 * score * types.f32.eps
+
+
+def test_a_factor_that_would_make_the_constant_infinite_stays(tmp_path: Path) -> None:
+    """An infinite constant times the greatest score less itself would be NaN."""
+    graph, arrays = of_one_dimension(lambda f: f * 3e38, (-1.0, 1.0, 0.5))
+    made = compiled(graph)
+    (kernel,) = made.kernels
+    emulated = Emulated({kernel.name: kernel.nest}, dialects.ALL["cuda"], tmp_path)
+    found = run_program(made, arrays, run_kernel=emulated.run_nest)["y"].astype(np.float32)
+    np.testing.assert_array_equal(found, np.eye(16, dtype=np.float32)[None, [1] * 16])
 
 
 def test_rows_of_the_least_number_are_as_plain_code_has_them(tmp_path: Path) -> None:
@@ -358,8 +402,7 @@ def test_rows_of_the_least_number_are_as_plain_code_has_them(tmp_path: Path) -> 
     mask[2, 67:] = 3e6
     made = compiled(graph, (64, 32))
     (kernel,) = made.kernels
-    assert any(v.op is ops.MULTIPLY_ADD for s in walk.statements(kernel.nest.body) for x in walk.values(s)
-               for v in ln.postorder(x))  # fmt: skip
+    assert uses(kernel.nest, ops.MULTIPLY_ADD)
     emulated = Emulated({kernel.name: kernel.nest}, dialects.ALL["cuda"], tmp_path)
     (expected,) = interp.run(graph, arrays).outputs
     found = run_program(made, arrays, run_kernel=emulated.run_nest)["y"].astype(np.float64)

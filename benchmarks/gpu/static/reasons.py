@@ -41,8 +41,8 @@ STAGES = (
     "are copied, and one before the rows of the second product are; Triton has three stages."
 )
 ROUNDED = (
-    "Scores are rounded to bfloat16, as PyTorch's code spells it, and rows of scores as large as masks of models are "
-    "get weights that are exact; Triton's tutorial does neither. This is accuracy, and stays."
+    "Scores are rounded to bfloat16, as PyTorch's code spells it, and weights stay exact where all scores of a row are "
+    "as large as a mask; Triton's tutorial does neither. This is accuracy, and stays."
 )
 SLOW = (
     "A quotient, a reciprocal and a root branch around the code for subnormal numbers, which Triton's flush to zero: "

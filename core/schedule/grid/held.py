@@ -17,7 +17,6 @@ from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body, statements, values
 from luminal.core.schedule.numeric.digits import GUARD
-from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.schedule.transform.carry import ChainPass, RowBlock, in_loop
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, f32
@@ -147,9 +146,9 @@ class _Held(ChainPass):
     def _shorten_exponents(self) -> None:
         """Exponentials of a value less a maximum by fewer steps, where ``exponents`` has a form for it."""
         every, self.multiples = exponents.of_multiples((*self.states, self.result))
-        self.taken: dict[str, exponents.Taken] = {}
+        self.taken: dict[str, exponents.ScaledMaximum] = {}
         if self._few_digits and not self._used & {state.name for state in self.maxima}:
-            every, self.taken = exponents.by_multiply_add(every, significant(self.row.dtype))
+            every, self.taken = exponents.by_multiply_add(every)
         *self.states, self.result = every
         self.last = self.result
 
@@ -375,7 +374,7 @@ class _Held(ChainPass):
         """``value`` with exponentials in float32 of as few digits as are needed."""
         if not self._few_digits:
             return value
-        digits = significant(self.by.operand) + GUARD
+        digits = self.by.operand.significant + GUARD
         by: dict[ln.Scalar, ln.Scalar] = {}
         for scalar in ln.postorder(value):
             operands = tuple(by[x] for x in scalar.operands)

@@ -102,15 +102,17 @@ def of_multiples(states: Sequence[Carried]) -> tuple[list[Carried], dict[str, fl
 
     Rounding keeps the order, so the maximum of rounded products is the rounded product of the maximum. Exponentials of
     ``a * x`` less the maximum become those of ``a`` times the difference, with one rounding fewer: their error is no
-    larger.
+    larger. The exponential's constant has to stay a normal number: infinity times the difference 0 would be NaN.
     """
     bases: dict[str, tuple[float, ln.Scalar]] = {}
-    guarded = {move.state for state in states for move in state.moves if move.guarded is not None}
     for state in states:
-        if state.op is ops.MAX_REDUCE and state.name not in guarded:
-            ((x, a), *more) = linear(state.inside[0]).items()
-            if a > 0 and not more:
-                bases[state.name] = a, x
+        if state.op is not ops.MAX_REDUCE:
+            continue
+        moves = _moves(states, state.name)
+        ((x, a), *more) = linear(state.inside[0]).items()
+        plain = not more and all(move.guarded is None for move in moves)
+        if a > 0 and plain and all(_is_normal(move.attr.scale * move.scale * a) for move in moves):
+            bases[state.name] = a, x
 
     def exponential(factor: ln.Scalar, move: Move) -> ln.Scalar:
         """``factor``, which follows the maximum as ``move`` says."""
@@ -129,6 +131,16 @@ def of_multiples(states: Sequence[Carried]) -> tuple[list[Carried], dict[str, fl
             state = _with_moves(state, bases, exponential, lambda m: replace(m, attr=attr(m), scale=1.0))
         result.append(state)
     return result, {name: a for name, (a, _) in bases.items()}
+
+
+def _moves(states: Sequence[Carried], maximum: str) -> list[Move]:
+    """How ``states`` follow ``maximum``."""
+    return [move for state in states for move in state.moves if move.state == maximum]
+
+
+def _is_normal(value: float) -> bool:
+    """Whether a number above zero is within the normal ones of float32."""
+    return float(np.finfo(np.float32).tiny) <= value <= float(np.finfo(np.float32).max)
 
 
 def _with_moves(
@@ -150,21 +162,21 @@ def _with_moves(
 
 
 @dataclass(frozen=True)
-class Taken:
-    """How the maximum ``state``, of floats of which ``digits`` bits are significant, is taken off a value x before
+class ScaledMaximum:
+    """How the maximum ``state``, of values of ``precision`` significant bits, is taken off such a value x before
     ``2**(factor * (x - maximum))``: in float32 by ``x * scale - maximum * scale``, both rounded once.
 
     ``scale`` is the factor where the maximum is below ``limit`` in magnitude. What is taken off is then not exact. But
-    it is the same for all terms, whose quotients are as without that, and at most 1 from what it should be (``fits``),
-    so that nothing overflows. From ``limit`` on ``scale`` is a power of two below the factor, by which products are
-    exact: the greatest terms are 1, and all others, which are at least ``2**-digits`` of the maximum less, below the
-    least normal number, as they should be. The exponent has one rounding fewer than the scaled difference, and none is
-    larger.
+    it is the same for all terms, whose quotients are as without that, and at most 1 from what it should be
+    (``is_near``), so that nothing overflows. From ``limit`` on ``scale`` is a power of two below the factor, by which
+    products are exact: the greatest terms are 1, and all others, which are at least ``2**-precision`` of the maximum
+    less, below the least normal number, as they should be. The exponent has one rounding fewer than the scaled
+    difference, and none is larger.
     """
 
     state: str
     factor: float
-    digits: int
+    precision: int
 
     @property
     def power(self) -> float:
@@ -174,12 +186,12 @@ class Taken:
     @property
     def limit(self) -> float:
         exponents = 2.0 ** math.ceil(math.log2(-np.finfo(np.float32).minexp))  # of all normal numbers below 1
-        return exponents * 2.0**self.digits / self.power
+        return exponents * 2.0**self.precision / self.power
 
     @property
-    def fits(self) -> bool:
+    def is_near(self) -> bool:
         """Whether rounding changes a product below ``limit`` by at most 1."""
-        return self.limit * self.factor * float(np.finfo(np.float32).epsneg) <= 1
+        return _is_normal(self.factor) and self.limit * self.factor * float(np.finfo(np.float32).epsneg) <= 1
 
     @property
     def scale(self) -> str:
@@ -187,9 +199,9 @@ class Taken:
         return f"{self.state}_scale"
 
     @property
-    def less(self) -> str:
+    def offset(self) -> str:
         """The name of what is added: the negative of what is taken off."""
-        return f"{self.state}_less"
+        return f"{self.state}_offset"
 
     def defined(self, maximum: ln.Scalar) -> tuple[ln.Define, ln.Define]:
         """The definitions of both for a value of the maximum."""
@@ -200,31 +212,44 @@ class Taken:
         factors = (number(self.factor, dtype), number(self.power, dtype))
         scale = ln.apply(ops.SELECT, (below, *factors), None, dtype)
         taken = ln.apply(ops.MUL, (finite(maximum), ln.temporary(self.scale, dtype)), None, dtype)
-        less = ln.apply(ops.MUL, (taken, number(-1.0, dtype)), None, dtype)
-        return ln.Define(self.scale, scale), ln.Define(self.less, less)
+        offset = ln.apply(ops.MUL, (taken, number(-1.0, dtype)), None, dtype)
+        return ln.Define(self.scale, scale), ln.Define(self.offset, offset)
 
 
-def by_multiply_add(states: Sequence[Carried], digits: int) -> tuple[list[Carried], dict[str, Taken]]:
+def precision(value: ln.Scalar) -> int:
+    """How many significant bits ``value`` has at most. A function of narrow numbers may have all of its type."""
+    found: dict[ln.Scalar, int] = {}
+    for scalar in ln.postorder(value):
+        most = 0 if is_minus_infinity(scalar) else scalar.dtype.significant
+        if scalar.op is ops.CAST:
+            most = min(most, found[scalar.operands[0]])
+        elif scalar.op is ops.SELECT:
+            most = max(found[x] for x in scalar.operands[1:])
+        found[scalar] = most
+    return found[value]
+
+
+def by_multiply_add(states: Sequence[Carried]) -> tuple[list[Carried], dict[str, ScaledMaximum]]:
     """``states`` of a pass, after which nothing but the last is used, with exponentials by multiply-adds where that is
-    a quotient; and by its name how each maximum is taken off. Values of the row have so many significant ``digits``.
-    The caller asks for fewer digits of exponentials than float32 has, as factors are rounded to that."""
+    a quotient; and by its name how each maximum is taken off. The caller asks for fewer digits of exponentials than
+    float32 has, as factors are rounded to that."""
     *others, result = states
     if result.inside[0].dtype.numpy != np.float32 or not _is_quotient(result, others):
         return list(states), {}
-    taken: dict[str, Taken] = {}
+    taken: dict[str, ScaledMaximum] = {}
     for maximum in others:
-        moves = [m for state in states for m in state.moves if m.state == maximum.name]
+        moves = _moves(states, maximum.name)
         factors = {move.attr.scale * move.scale for move in moves}
         if maximum.op is ops.MAX_REDUCE and len(factors) == 1 and all(move.guarded is None for move in moves):
             (factor,) = factors
-            found = Taken(maximum.name, factor, digits)
-            if found.fits and linear(maximum.inside[0]) == {maximum.inside[0]: 1.0}:
+            found = ScaledMaximum(maximum.name, factor, precision(maximum.inside[0]))
+            if found.is_near and linear(maximum.inside[0]) == {maximum.inside[0]: 1.0}:
                 taken[maximum.name] = found
 
     def exponential(factor: ln.Scalar, move: Move) -> ln.Scalar:
         dtype, of = factor.dtype, taken[move.state]
         (x,) = next(state for state in others if state.name == move.state).inside
-        scaled = (x, ln.temporary(of.scale, dtype), ln.temporary(of.less, dtype))
+        scaled = (x, ln.temporary(of.scale, dtype), ln.temporary(of.offset, dtype))
         exponent = ln.apply(ops.MULTIPLY_ADD, scaled, None, dtype)
         return ln.apply(ops.EXP2, (exponent,), replace(move.attr, scale=1.0), dtype)
 

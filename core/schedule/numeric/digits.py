@@ -18,7 +18,6 @@ from luminal.core.rules.functions import IDENTITIES
 from luminal.core.rules.pattern import NODES
 from luminal.core.schedule.contraction.contracted import Contracted, Make
 from luminal.core.schedule.numeric import signs
-from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.types import f32
 
 ALL = 1 << 10  # bits: all that a type has
@@ -36,7 +35,7 @@ def eased(whole: Contracted) -> Contracted:
 
 def _eased(roots: tuple[Node, ...], now: Mapping[Node, Node]) -> Make:
     readers = Counter(chain(roots, *(set(node.inputs) for node in traverse.topological(roots))))
-    few = {node: count for node, count in demands(roots).items() if node.dtype == f32 and count < significant(f32)}
+    few = {node: count for node, count in demands(roots).items() if node.dtype == f32 and count < f32.significant}
     short = {node: found for node, count in few.items() if (found := _short(node, count, readers)) is not None}
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
@@ -88,7 +87,7 @@ def _asked(node: Node, digits: int, positive: set[Node], inexact: set[Node]) -> 
     if not node.dtype.is_float:
         return ALL
     if node.op is ops.CAST:
-        return min(digits, significant(node.dtype) + GUARD)
+        return min(digits, node.dtype.significant + GUARD)
     if node.op in _PRODUCTS:
         return digits + inexact.issuperset(node.inputs)
     keeps = node.op in _SAME or (node.op in _SUMS and positive.issuperset(node.inputs))
@@ -96,7 +95,7 @@ def _asked(node: Node, digits: int, positive: set[Node], inexact: set[Node]) -> 
 
 
 def _rounds(node: Node) -> bool:
-    return node.op is ops.CAST and significant(node.dtype) < significant(node.inputs[0].dtype)
+    return node.op is ops.CAST and node.dtype.significant < node.inputs[0].dtype.significant
 
 
 def _inexact(order: Sequence[Node]) -> set[Node]:

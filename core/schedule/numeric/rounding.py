@@ -6,7 +6,6 @@ product rounds them, the graph says what that instruction computes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from luminal.core.schedule.contraction.contracted import Contracted, Contraction
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.sizes import typical
-from luminal.core.types import DType, bf16, f32, u32
+from luminal.core.types import bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
@@ -173,7 +172,7 @@ def _of_rounded(found: Contraction, precision: Precision, wide: bool, memory: Me
     """The contraction with its operands rounded; weights that stay narrow (``narrow``) are not rounded."""
 
     def of_rounded(x: Operand) -> Operand:
-        if significant(x.source.dtype) <= precision.digits:
+        if x.source.dtype.significant <= precision.digits:
             return x
         if not x.valid and not is_constant(x.source) and _is_part(x, found.shape):
             x = _copied(x, found.shape)
@@ -214,16 +213,11 @@ def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
     return ir.cast(ir.view(narrow, node.shape, view.index, view.valid, fill), f32)
 
 
-def significant(dtype: DType) -> int:
-    """The number of significant bits of a type: of a float's significand, of an integer all."""
-    return 1 - round(math.log2(dtype.eps)) if dtype.is_float else dtype.bits
-
-
 def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, inside the view that repeats its elements."""
     if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
         return traverse.rebuild(node, [_operand(node.inputs[0], precision, wide)])
-    if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
+    if node.op is ops.CAST and node.inputs[0].dtype.significant <= precision.digits:
         return node
     if precision.stored is not None:
         rounded = ir.cast(ir.cast(node, precision.stored, subnormals=precision.stored != bf16), f32)
