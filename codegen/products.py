@@ -189,11 +189,8 @@ def _held_group_product(threads: Threads, expressions: Expressions, contract: Co
     steps = _steps(contract)
     if not isinstance(steps, int):
         raise SpecError(f"contract {contract.tile}: {steps} steps of an operand in registers, which have no numbers")
-    text, tall, wide = (
-        expressions.indices.text,
-        contract.max_rows // fragment.rows,
-        contract.columns // fragment.columns,
-    )
+    text = expressions.indices.text
+    tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
     b = _panels(expressions, contract, contract.b, contract.b_offset, contract.b_column)
     arguments = (
         expressions.pointer(contract.tile, contract.tile_offset),

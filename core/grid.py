@@ -213,9 +213,8 @@ class BlockCosts:
     grouped_ahead: tuple[int, ...] = (2, 3, 1, 0)  # steps that groups of warps copy ahead; the first if costs are equal
     handed_ahead: tuple[int, ...] = (3, 2, 1)  # the same, where warps that only copy hand stages over
     handed_time: float = 0.95  # of the time of groups, where they wait for no copies and store while the next come
-    storing: float = (
-        8.0  # products in the time in which an element of a product is stored with its neighbours: estimated
-    )
+    # Products in the time in which an element of a product is stored with its neighbours: estimated.
+    storing: float = 8.0
     storing_each: float = 32.0  # the same, where it is stored by itself
     idle: int = 4  # times longer that one pass of a chain may take because processors are idle
     spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays

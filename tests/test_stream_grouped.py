@@ -128,6 +128,24 @@ def test_heads_that_share_keys_are_read_where_they_lie() -> None:
     assert boxes == {"stage_a"}
 
 
+def test_boxes_of_keys_in_panels_begin_at_the_digits_of_a_block() -> None:
+    """Keys of which two runs are one row of scores: each box lies in one, at the block's place in it."""
+    source = Source()
+    shapes = (1, 64, 64), (1, 128, 2, 64), (1, 256, 64)
+    q, k, v = (source.input(*shape, dtype=types.bf16) for shape in shapes)
+    k = movement.reshape(movement.transpose(k, 1, 2), shapes[2])
+    scores = contraction.matmul(q, movement.transpose(k, -2, -1)) * SCALE
+    y = contraction.matmul(reduction.softmax(scores, -1), v)
+    graph = ir.Graph("rows", tuple(source.nodes), (("y", y),))
+    made = compiled(graph, (64, 64))
+    (kernel,) = made.kernels
+    boxes = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.CopyBox) and s.array == "stage_b"]
+    assert [len(box.sizes) for box in boxes] == [3, 3]  # terms, lines of a run, runs
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    agrees(run_program(made, source.arrays)["y"].astype(np.float64), source.arrays, expected, types.bf16)
+    rendered(kernel.name, kernel.nest, dialects.ALL["cuda"])
+
+
 def test_the_interpreter_agrees_with_float64_and_misses_every_barrier() -> None:
     """In tiles that rows and columns do not fill, one of them in the last block."""
     graph, arrays = build(causal, 20, 70)

@@ -44,7 +44,8 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
             case ln.Combine():
                 found[statement.array] += times * statement.count
             case ln.Regroup():
-                found[statement.array] += times * SMALL
+                for name in (statement.array, statement.through):
+                    found[name] += times * SMALL
             case ln.Contract():
                 found[statement.a] += own * _most(statement.rows, dims)
                 own *= statement.columns

@@ -130,8 +130,7 @@ class SpecialiseWarps:
     others do the rest. No barrier of the block is needed.
 
     Legal where shared arrays are filled by boxes that are handed over, and read by products in the background alone, or
-    are those through which warps exchange elements;
-    and where ``limits`` allow a block so many arrays and registers.
+    are those through which warps exchange elements; and where ``limits`` allow a block so many arrays and registers.
     """
 
     threads: int

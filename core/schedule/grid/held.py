@@ -40,11 +40,17 @@ class StreamHeld:
 
     As ``StreamStaged``, where each warp has whole rows of ``p``, so that all but the operands is in registers. Lanes
     that have parts of a row combine their maxima in each block, and their sums after the last. What the first product
-    gave is the left operand of the second as it lies, rounded to ``operand``. Its exponentials, and those of its sums,
-    are computed to as many digits as that rounding asks for, if nothing else reads the sums.
+    gave is the left operand of the second as it lies, rounded to ``operand``. Where the fragments are those of groups
+    of warps, a group has the whole rows: it multiplies from shared memory in panels, and waits for each product before
+    its elements are used.
+
+    Exponentials are rewritten (``exponents``): a constant factor of the row is left out of it and moves into them, and
+    where only they read a maximum, it is taken off, and multiplied, in one step. They, and those of sums, are computed
+    to as many digits as the rounding of the left operand asks for, if nothing else reads the sums.
 
     Legal where ``StreamStaged`` is, there is a first product, and the fragments of both, which ``first`` and ``last``
-    divide into whole rows, hold their rows alike.
+    divide into whole rows, hold their rows alike: as many lanes share a fragment of either. Groups of warps need
+    operands whose stages fill whole panels.
     """
 
     axis: str

@@ -131,10 +131,8 @@ class Stage:
             through = (ln.Alloc("through", reduction.dtype, self.threads * SMALL, "shared"),)
             end = self._in_neighbours(nest, thread, first, reduction.dtype, rows, columns, after)
         else:
-            valid, each = (
-                (*rows.valid(held.row), *columns.valid(held.column)),
-                after(held.number, held.row, held.column),
-            )
+            valid = (*rows.valid(held.row), *columns.valid(held.column))
+            each = after(held.number, held.row, held.column)
             end = (by_threads(self.threads, *held.loops((ln.If(valid, each),) if valid else each)),)
         body = (
             *steps.allocations(),

@@ -61,7 +61,8 @@ class StagedOperand:
     ahead: bool
     panels: bool = False
     room: int = 0
-    box: ln.CopyBox | None = None  # of the step that begins with term ``number``, where a device can copy it as one
+    # From the line at the axis of ``side`` and from term ``number`` on, where a device can copy a step as one.
+    box: ln.CopyBox | None = None
 
     def stage(self, number: int) -> str:
         """The name of a stage."""
@@ -109,16 +110,13 @@ class StagedOperand:
         """The statement that fills the stage ``name`` with the terms of ``step``."""
         if self.box is None:
             return self._by_threads(name, step)
-        origin = tuple(sym.substitute(x, {self.number: step * self.depth}) for x in self.box.origin)
+        begin = {self.side.loop.axis: self.side.first, self.number: step * self.depth}
+        origin = tuple(sym.substitute(x, begin) for x in self.box.origin)
         return replace(self.box, array=name, origin=origin, body=(self._by_threads(name, step),))
 
     def beginning(self, first: Int) -> StagedOperand:
         """The same of the lines from ``first`` on."""
-        box = self.box
-        if box is not None:
-            line, term, *others = box.origin
-            box = replace(box, origin=(line, first, *others) if self.by_line else (first, term, *others))
-        return replace(self, side=replace(self.side, first=first), box=box)
+        return replace(self, side=replace(self.side, first=first))
 
     def _by_threads(self, name: str, step: Int) -> ln.Loop:
         count = self.side.size * self.depth // self.width
@@ -274,13 +272,12 @@ def _box(nest: ln.LoopNest, operand: StagedOperand) -> ln.CopyBox | None:
         if split is None or (len(split) > 1 and sym.mod(split[0][1], taken) != 0):
             return None
         rest = sym.substitute(rest, {axis: sum((digit * scale for digit, _, scale in split), start=0)})
-        position = side.first if axis == line else sym.expr(axis)
         for number, (digit, size, scale) in enumerate(split):
             variable = sym.as_var(digit)
             linear = None if variable is None else sym.coefficient(rest, variable)
             if linear is None or sym.variables(linear[0]) - {*nest.dims}:
                 return None
-            first = sym.floordiv(position, scale)
+            first = sym.floordiv(sym.expr(axis), scale)
             found = _Dimension(first if number == len(split) - 1 else sym.mod(first, size), size, linear[0])
             rest = linear[1]
             if number == 0 and axis in counts:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain, islice, product
 
 from luminal.core import symbolic as sym
-from luminal.core.grid import SMALL
+from luminal.core.grid import SMALL, WARP
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import headers, reads, statements
 from luminal.core.sizes import typical
@@ -131,6 +131,8 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             found.append(statement.offset + sym.axis("e2", statement.count))
         case ln.Regroup() if statement.array == array:
             found.append(statement.offset + sym.axis("e2", SMALL))
+        case ln.Regroup() if statement.through == array:
+            found.append(statement.place + sym.axis("e2", WARP * SMALL))
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             if statement.a == array:

@@ -397,6 +397,10 @@ LM_DEVICE void held_group_product(float* sum, const float* a, int a_row, const P
 #endif
         }
     }
+#if defined(LM_WGMMA)
+    // What is done to the sums before is done before the fence.
+    LM_UNROLL for (int e = 0; e < I * J * F::elements; ++e) asm volatile("" : "+f"(sum[e])::"memory");
+#endif
     group_begin();
     LM_UNROLL for (int k = 0; k < K; ++k) {
         LM_UNROLL for (int i = 0; i < I; ++i) {
