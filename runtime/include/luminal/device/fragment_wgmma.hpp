@@ -46,11 +46,13 @@ template <class T, int rows, int row, bool along_> struct Panels {
     /// eight, all by 16; 62-63: swizzling of 128 bytes. In such a line no part changes its place, and no address is so
     /// large that what is added would leave its bits.
     LM_MEMBER uint64_t descriptor(const T* first, int offset) {
-        constexpr uint32_t panels = along_ ? 1 : rows * 128 / 16, lines = 8 * 128 / 16, swizzled = 1;
+        constexpr int part = 16 / sizeof(T);
+        constexpr uint64_t panels = along_ ? 1 : rows * 128 / 16, lines = 8 * 128 / 16, swizzled = 1;
         const int line = offset / row, column = offset % row;
-        const uint32_t part = (column / wide * rows + line) * (128 / 16) + column % wide / (16 / sizeof(T));
-        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first)) / 16;
-        return static_cast<uint64_t>(lines | swizzled << 30) << 32 | (address + part + (panels << 16));
+        const int place = row == wide ? offset : (column / wide * rows + line) * wide + column % wide;
+        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first));
+        return ((address & 0x3ffff) >> 4 | panels << 16 | lines << 32 | swizzled << 62) +
+               static_cast<uint32_t>(place / part);
     }
 #endif
 };
