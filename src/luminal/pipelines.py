@@ -222,12 +222,15 @@ def check_micro_batches(count: Any, mesh: Mapping[str, int] | None) -> int:
 
 def rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
     """Of what ``shard`` names along the axis of stages, whether it has rows of the batch (0) or not (None). Raises
-    InputError for other axes: micro-batches are rows."""
+    InputError for other axes."""
     asked = meshes.parse_shard(shard, mesh)
     along = {name: axes[PIPELINE] for name, axes in asked.items() if PIPELINE in axes}
     for name, axis in along.items():
         if axis not in (0, None):
-            raise InputError(f"shard: expected 0 or None of {name!r} along {PIPELINE!r}, found {axis}")
+            raise InputError(
+                f"shard: expected axis 0 of {name!r} along {PIPELINE!r}, whose parts lie one after the other in memory, "
+                f"or None, found {axis}"
+            )
     return along
 
 
@@ -290,11 +293,8 @@ def _rows(graph: Graph, asked: Mapping[str, int | None]) -> set[str]:
     with as many rows as the first input that has an axis."""
     ends = _ends(graph)
     for name, axis in asked.items():
-        if name in ends and axis is not None and (axis != 0 or not ends[name].shape):
-            raise InputError(
-                f"shard: expected axis 0 of {name!r} {list(ends[name].shape)} along {PIPELINE!r}, whose parts lie one "
-                f"after the other in memory, or None, found {axis}"
-            )
+        if name in ends and axis is not None and not ends[name].shape:
+            raise InputError(f"shard: expected None of {name!r} along {PIPELINE!r}, as it has no axis, found {axis}")
     first = [ends[name] for name, axis in asked.items() if name in ends and axis == 0]
     first += [node for node in graph.given if node.shape and asked.get(node.attr.name, 0) == 0]
     if not first:
