@@ -228,8 +228,8 @@ def rows_asked(shard: Any, mesh: Mapping[str, int]) -> dict[str, int | None]:
     for name, axis in along.items():
         if axis not in (0, None):
             raise InputError(
-                f"shard: expected axis 0 of {name!r} along {PIPELINE!r}, whose parts lie one after the other in memory, "
-                f"or None, found {axis}"
+                f"shard: expected axis 0 of {name!r} along {PIPELINE!r}, whose parts lie one after the other in "
+                f"memory, or None, found {axis}"
             )
     return along
 
