@@ -397,7 +397,8 @@ def test_stages_on_gpus(tmp_path: Path) -> None:
     losses = [np.load(tmp_path / f"found.{rank}.npz")["losses"] for rank in range(2)]
     np.testing.assert_array_equal(losses[1], losses[0])
     taken("momentum").check_losses(losses[0].tolist())
-    told = re.findall(r"sends (\d+) messages, (\d+) bytes", training.module.explain())
+    of_step = r"mesh: pipeline: a rank of stage \d+ sends (\d+) messages, (\d+) bytes"  # others are of "eval: pipeline"
+    told = re.findall(of_step, training.module.explain())
     assert sorted(counted.read_text().splitlines()) == sorted(f"{2 * int(m)} {2 * int(b)}" for m, b in told)
 
 
