@@ -17,6 +17,7 @@ from luminal.core import ops, traverse
 from luminal.core.errors import InputError, UnsupportedError
 from luminal.frontends.llm.cache import Room
 from luminal.frontends.llm.onnx_files import located
+from luminal.frontends.llm.sampling import HALVES
 from luminal.llm import LanguageModel
 from luminal.llm.onnx_decoder import Model
 from luminal.llm.sampling import Sampler, Sampling
@@ -114,7 +115,7 @@ def test_drafts_are_verified_and_taken_back(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_written_in_place(form: str) -> None:
     """No step joins the rows of a cache to others: what is read is the state, into which only the new rows go."""
-    _, graphs = Model(file(form)).entries("decoder", Room(CONTEXT, 2, 24, spare=24))
+    _, graphs = Model(file(form)).entries("decoder", Room(CONTEXT, 2, 24, spare=24), HALVES)
     for entry in ("prefill", "decode"):
         made = graphs[entry]
         states = {state.input for state in made.states if state.name != "logits"}
