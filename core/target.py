@@ -265,9 +265,14 @@ def obstacle(target: Target) -> str:
         return f"it is for {target.system}, and this machine runs {platform.system() or 'another system'}"
     if target.architecture != architecture():
         return f"it is for {target.architecture}, and this machine is {architecture()}"
-    needed = dict.fromkeys((*target.features, *(feature for unit in target.units for feature in unit.features)))
-    missing = [feature for feature in needed if feature not in _cpu_features()]
+    missing = _missing((*target.features, *(feature for unit in target.units for feature in unit.features)))
     return f"it is for machines with {', '.join(missing)}, which this one lacks" if missing else ""
+
+
+def units_here(target: Target) -> tuple[MatrixUnit, ...]:
+    """The matrix units of ``target`` that this process may use: a library that computes without them runs where they
+    are missing."""
+    return tuple(unit for unit in target.units if not _missing(unit.features))
 
 
 def needs_emulation(target: Target) -> bool:
@@ -362,6 +367,11 @@ def _named(name: str | Target) -> Target:
     if found is None:
         raise InputError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ABROAD, *ALIASES])}")
     return found
+
+
+def _missing(features: Iterable[str]) -> list[str]:
+    """Those of ``features`` that this process may not use, each once."""
+    return [feature for feature in dict.fromkeys(features) if feature not in _cpu_features()]
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,21 @@ def test_the_probe_multiplies_on_units(unit: MatrixUnit) -> None:
     sums = 12 if unit.in_vectors else 4  # of the products of a round
     count = ctypes.c_int64.in_dll(library, "lm_products").value
     assert peak.products_of(library, unit)(5) == 5 * count // sums * unit.depth
+
+
+def test_a_unit_that_the_machine_lacks_is_not_measured() -> None:
+    """A library for a target with matrix units runs without them where its model needs none; so does the probe, in a
+    process that has asked for nothing."""
+    if targets.architecture() != "x86_64":
+        pytest.skip("the matrix units are those of x86-64")
+    lines = (
+        "from luminal.core import target, types",
+        "from luminal.peak import Probe",
+        "print(Probe(target.parse('amx'), 1, 1 << 20).products(types.bf16, runs=1))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    dots = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    assert (float(done.stdout) > 0) == (dots or targets.supported(targets.AVX512_AMX))
 
 
 def test_peak_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from luminal import runtime
 from luminal.codegen import toolchain
+from luminal.core import target as targets
 from luminal.core.errors import BuildError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.target import Target
@@ -31,7 +32,7 @@ ROUND_SECONDS = 0.01
 class Peak:
     """Ceilings of some threads together: float32 operations a second (a multiply-add is two) between registers, bytes a
     second read from memory in a stream, and operations a second of units that multiply bfloat16, and integers of 8
-    bits; 0 where the target has none."""
+    bits; 0 where target or machine have none."""
 
     operations: float
     bytes: float
@@ -59,7 +60,7 @@ class Probe:
         self._threads = threads
         self._stream = stream or STREAM
         self._library = _compile(target)
-        self._units = target.units
+        self._units = targets.units_here(target)
         self._register = target.register_bytes
         room = self._stream // threads + self._register  # some for the alignment
         self._shares = [np.ones(room // 4, np.float32) for _ in range(threads)]
@@ -75,7 +76,8 @@ class Probe:
         return self._rate(lambda thread, rounds: self._library.lm_multiply_add(rounds, 0.5, 1.0), operations, runs)
 
     def products(self, dtype: DType, runs: int = 7) -> float:
-        """Operations a second of the fastest unit that multiplies rows of ``dtype``; 0 where the target has none."""
+        """Operations a second of the fastest unit that multiplies rows of ``dtype``; 0 where target or machine have
+        none."""
         unit = next((unit for unit in self._units if unit.left == dtype), None)
         if unit is None:
             return 0.0
