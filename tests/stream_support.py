@@ -24,6 +24,7 @@ from luminal.core.schedule.prepare import graph as preparation
 from tests.schedule_graphs import Source
 
 Array = np.ndarray[Any, Any]
+Built = tuple[ir.Graph, dict[str, Array]]
 HEADS, DEPTH, ROWS, COLUMNS, WIDTH = 2, 3, 11, 21, 5
 
 
@@ -67,6 +68,28 @@ def window(scores: Node) -> Node:
     """Four columns up to the row's own."""
     near = positions(scores.shape, 1) < positions(scores.shape, 2) + 4
     return ir.select(near, causal(scores), -math.inf)
+
+
+def plain(scores: Node, mask: Node) -> Node:
+    return scores
+
+
+def added(scores: Node, mask: Node) -> Node:
+    return scores + mask
+
+
+def causal_alone(scores: Node, mask: Node) -> Node:
+    return causal(scores)
+
+
+def attention(source: Source, q: Node, k: Node, v: Node, scale: float, change: Callable[[Node, Node], Node]) -> Built:
+    """``softmax(change(scale * q @ k.T, mask)) @ v`` of any size, with a mask that is one more input of ``source``."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    mask = source.input(queries, keys, dtype=q.dtype)
+    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)) * scale, mask)
+    y = contraction.matmul(reduction.softmax(scores, -1), v)
+    dims = {v for extent in (queries, keys) for v in sym.variables(extent)}
+    return ir.Graph("rows", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
 
 
 CHANGES: dict[str, Callable[[Node], Node]] = {

@@ -3,7 +3,6 @@ chosen, its results in the emulator and in the interpreter, and every wait that 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,26 +32,13 @@ from tests.codegen_support import WARNINGS
 from tests.gpu_emulation import Image, aligned, tensor_map
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program, transforms
-from tests.stream_support import positions
+from tests.stream_support import Built, added, attention, causal_alone, plain
 
 Array = np.ndarray[Any, Any]
-Built = tuple[ir.Graph, dict[str, Array]]
 Change = Callable[[Node, Node], Node]
 CUDA = targets.GPUS["cuda:sm_90"]
 SCALE, HEADS, GROUPS = 0.125, 2, 4
 SEQ = sym.var("seq", 1, 300)
-
-
-def plain(scores: Node, mask: Node) -> Node:
-    return scores
-
-
-def added(scores: Node, mask: Node) -> Node:
-    return scores + mask
-
-
-def causal(scores: Node, mask: Node) -> Node:
-    return ir.select(positions(scores.shape, 2) < positions(scores.shape, 1) + 1, scores, -math.inf)
 
 
 def build(
@@ -64,14 +50,10 @@ def build(
     heads = HEADS * shared
     shapes = (heads, queries, depth), (HEADS, keys, depth), (HEADS, keys, width)
     q, k, v = (source.input(*shape, dtype=dtype) for shape in shapes)
-    mask = source.input(queries, keys, dtype=dtype)
     if shared > 1:
         k, v = (movement.reshape(ir.expand(movement.unsqueeze(x, [1]), (HEADS, shared, *x.shape[1:])),
                                  (heads, *x.shape[1:])) for x in (k, v))  # fmt: skip
-    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)) * SCALE, mask)
-    y = contraction.matmul(reduction.softmax(scores, -1), v)
-    dims = {v for extent in (queries, keys) for v in sym.variables(extent)}
-    return ir.Graph("rows", tuple(source.nodes), (("y", y),), tuple(dims)), source.arrays
+    return attention(source, q, k, v, SCALE, change)
 
 
 def compiled(graph: ir.Graph, tile: tuple[int, int] | None = None) -> program.Program:
@@ -99,7 +81,7 @@ def agrees(found: Array, arrays: dict[str, Array], expected: Array, dtype: DType
 
 CASES = {
     "plain": (plain, types.bf16, {}),
-    "causal": (causal, types.bf16, {"width": 128}),
+    "causal": (causal_alone, types.bf16, {"width": 128}),
     "added": (added, types.f16, {}),
     "shared": (plain, types.f16, {"shared": GROUPS, "depth": 128}),
 }  # fmt: skip
@@ -148,7 +130,7 @@ def test_boxes_of_keys_in_panels_begin_at_the_digits_of_a_block() -> None:
 
 def test_the_interpreter_agrees_with_float64_and_misses_every_barrier() -> None:
     """In tiles that rows and columns do not fill, one of them in the last block."""
-    graph, arrays = build(causal, 20, 70)
+    graph, arrays = build(causal_alone, 20, 70)
     made = compiled(graph, (64, 64))
     (expected,) = interp.run(graph, arrays, mode="float64").outputs
     agrees(run_program(made, arrays)["y"].astype(np.float64), arrays, expected, types.bf16)
