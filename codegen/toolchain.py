@@ -116,9 +116,7 @@ def find(architecture: str | None = None, platform: Platform | None = None) -> T
             return _start((path,))
     if importlib.util.find_spec("ziglang") is not None:
         machine = (f"--target={platform.triple_of(architecture)}",) if foreign else ()
-        clang = (sys.executable, "-m", "ziglang")
-        # Its C++ driver would compile a C++ library first.
-        return _start((*clang, "c++", *machine), (*clang, "cc", *machine))
+        return _start((sys.executable, "-m", "ziglang", "c++", *machine))
     if foreign:
         raise BuildError(f"found no C++ compiler for {_machine(architecture, platform)}: {_FOREIGN_ADVICE}")
     raise BuildError(f"found no C++ compiler on PATH or in {', '.join(_FOLDERS)}: {_ADVICE}")
@@ -206,7 +204,7 @@ def _which(name: str) -> str | None:
 
 
 @cache
-def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None, advice: str = _ADVICE) -> Toolchain:
+def _start(command: tuple[str, ...], advice: str = _ADVICE) -> Toolchain:
     try:
         answer = subprocess.run(
             [*command, "--version"], env=_environment(command), capture_output=True, text=True, errors="replace",
@@ -216,7 +214,16 @@ def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None, advi
         raise BuildError(f"{shlex.join(command)} does not start ({error.strerror}): {advice}") from None
     if answer.returncode != 0:
         raise BuildError(f"{shlex.join(command)} --version fails: {answer.stderr.strip() or 'no message'}; {advice}")
-    return Toolchain(command, linker or command, answer.stdout.strip())
+    return Toolchain(command, _linker(command), answer.stdout.strip())
+
+
+def _linker(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that links what ``command`` compiled. On a new machine, ziglang's C++ driver would compile a C++
+    library first, for minutes, and each of its drivers that of a sanitizer, which nothing here uses."""
+    if "ziglang" not in command:
+        return command
+    driver = command.index("ziglang") + 1
+    return (*command[:driver], "cc", *command[driver + 1 :], "-fno-sanitize=undefined")
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:

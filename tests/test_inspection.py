@@ -144,7 +144,7 @@ def test_sections_of_a_library_of_macos(tmp_path: Path) -> None:
     source = tmp_path / "a.c"
     source.write_text('__attribute__((used, section("__TEXT,__luminal"))) const char text[] = "found";')
     made = tmp_path / "liba.dylib"
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos"]
+    zig = [sys.executable, "-m", "ziglang", "cc", "-O2", "-target", "aarch64-macos"]
     subprocess.run([*zig, "-shared", str(source), "-o", str(made)], check=True)
     assert binary.sections(made, ["__luminal"])["__luminal"] == b"found\0"
 

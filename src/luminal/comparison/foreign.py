@@ -198,7 +198,6 @@ class Foreign:
         linked = [platform.library_file(self._library), *_RPATH.get(self.target.system, ())]
         if self.form == "static":
             linked = [platform.archive.format(name=self._library), *_STATIC.get(self.target.system, ())]
-        # Without optimisation, ziglang's clang adds a sanitizer, which needs more of musl than Debian's has.
         arguments = ["-O2", "-x", "c", f"{_CALLER}.c", "-x", "none", *linked, "-I.", "-o", program.name]
         built = toolchain.find(self.target.architecture, platform).link(arguments, self.folder)
         if built.returncode:
