@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from luminal.core import ops
+from luminal.core.algebra import terms
 from luminal.core.algebra.terms import Region
 from luminal.core.ir import Node
 
@@ -48,12 +49,12 @@ class Shared:
         """The last nodes of the regions that read ``shared``; none if something else reads it too."""
         found: dict[Node, None] = {}
         for reader in self.past(shared):
-            if reader is None or not _reads_through(reader, shared):
+            if reader is None or _joins(reader) or not _reads_through(reader, shared):
                 return []
             node = reader
             while self.uses[node] == 1:
                 (after,) = self.past(node)
-                if after is None or not _reads_through(after, node):
+                if after is None or _joins(after) or not _reads_through(after, node):
                     break
                 node = after
             found[node] = None
@@ -75,6 +76,12 @@ def _reads_through(reader: Node, node: Node) -> bool:
         return False
     through = reader.inputs[:1] if reader.op is ops.DIV else reader.inputs[reader.op is ops.SELECT :]
     return not any(_source(x) is node for x in reader.inputs if x not in through)
+
+
+def _joins(node: Node) -> bool:
+    """Whether ``node`` puts two values into one, of which neither is zero: a concatenation, which stores both. As a sum
+    of masked terms it would save nothing, and take long to read where it has many parts."""
+    return node.op is ops.SELECT and not any(map(terms.is_zero, node.inputs[1:]))
 
 
 def is_factor(node: Node, region: Region) -> bool:

@@ -314,7 +314,7 @@ def _mask(node: Node, at: Sequence[Position]) -> tuple[Node, _Leaf] | None:
     """The case of a select whose other one is zero, and one where it is taken, zero elsewhere: a constant over two
     axes, or more. None if it is no such select."""
     condition, *cases = node.inputs
-    zero = next((k for k, x in enumerate(cases) if _is_zero(x)), None)
+    zero = next((k for k, x in enumerate(cases) if is_zero(x)), None)
     if zero is None:
         return None
     condition, at = _seen_through(condition, at)
@@ -335,7 +335,7 @@ def _mask(node: Node, at: Sequence[Position]) -> tuple[Node, _Leaf] | None:
     return cases[1 - zero], _leaf(ir.constant(ones, node.dtype), [sym.expr(v) for v in axes], ())
 
 
-def _is_zero(node: Node) -> bool:
+def is_zero(node: Node) -> bool:
     source = node.inputs[0] if node.op is ops.VIEW else node
     return source.op is ops.CONSTANT and not source.shape and not source.attr.array
 
