@@ -24,7 +24,7 @@ from luminal.core.errors import InputError
 from luminal.core.schedule.numeric import quantise
 from luminal.frontends.llm import blocks, families, graph
 from luminal.frontends.llm.cache import Room
-from luminal.llm import compiler, tokens
+from luminal.llm import reading, tokens
 from tests import mpi_support
 from tests.drawn import draw
 from tests.language_mesh_support import COUNT, PROMPTS, VOCABULARY
@@ -104,7 +104,7 @@ def test_rounded_weights_are_divided_as_they_are(
 ) -> None:
     """Integers of a matrix are cut where the matrix would be: a rank has about half of them."""
     monkeypatch.setattr(quantise, "LEAST_ELEMENTS", 1)
-    source = compiler.opened(models()[0])
+    source = reading.opened(models()[0])
     config, tensors = families.read(source, 64, blocks.ENCODED[kind] if kind else None)
     graphs = {"decode": graph.graphs("m", config, tensors, Room(64))["decode"]}
     if weights:
@@ -120,7 +120,7 @@ def test_rounded_weights_are_divided_as_they_are(
 def test_experts_are_divided_by_their_number_in_each_entry(kind: str | None) -> None:
     """A rank has half of them and no other copy, rounded or not. Of tokens, it computes what is routed to its own; of
     prompts, what is routed to each of its own."""
-    source = compiler.opened(models("mixtral")[0])
+    source = reading.opened(models("mixtral")[0])
     config, tensors = families.read(source, 64, blocks.ENCODED[kind] if kind else None)
     graphs = graph.graphs("m", config, tensors, Room(64))
     parts = meshes.plans({entry: graphs[entry] for entry in ("decode", "prefill")}, MESH, EXPERTS, FREE)

@@ -23,7 +23,7 @@ from luminal.core.schedule.program.ir import aligned
 from luminal.core.target import AVX2
 from luminal.frontends.llm import families, graph
 from luminal.frontends.llm.cache import Room
-from luminal.llm import compiler, tokens
+from luminal.llm import reading, tokens
 from luminal.runtime import loader
 from tests import mpi_support
 from tests.language_mesh_support import COUNT, PROMPTS, VOCABULARY
@@ -39,7 +39,7 @@ LAYERS = {"llama": 3, "gpt2": 2, "mixtral": 2}
 
 @cache
 def graphs(kind: str, layers: int) -> dict[str, Graph]:
-    source = compiler.opened(models(kind, layers)[0])
+    source = reading.opened(models(kind, layers)[0])
     config, tensors = families.read(source, 64, None)
     return graph.graphs("m", config, tensors, Room(64, 2, 16))
 

@@ -20,7 +20,9 @@ from luminal.core.errors import InputError, UnsupportedError
 from luminal.core.mesh import traffic
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program.ir import Program
+from luminal.llm import reading
 from luminal.planning import Node, Outlook
+from tests.test_llm_mesh import models as language_models
 from tests.test_mesh import FREE, model
 
 NODE = "100GFLOP/s,20GB/s"
@@ -191,6 +193,41 @@ def test_compile_takes_a_mesh(file: Path, tmp_path: Path) -> None:
     code, said = run("compile", file, "--mesh", "tensor=2", "--shard", "up=tensor:1", "-o", tmp_path / "out")
     assert code == 0, said
     assert {"mlp.weights", "mlp.weights.1"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_language_models_are_foretold_from_their_checkpoints(tmp_path: Path) -> None:
+    """A prompt and a token: two ranks have half of each large matrix, and exchange what a layer's two pairs of products
+    give, once each."""
+    single, _ = language_models(layers=2)
+    single.save_pretrained(tmp_path / "llama")
+    shard = ("--shard", "model.layers.0.mlp.up_proj.weight=tensor:0")
+    mesh = ("--mesh", "tensor=2", "--link", FREE, "--node", NODE)
+    code, said = run("plan", tmp_path / "llama", *mesh, *shard, "--context", 64, "--json")
+    found = json.loads(said[said.index("{") :])
+    assert code == 0 and found["divided"].keys() == {"prefill", "decode"}
+    whole = luminal.llm.plan(single, mesh={"tensor": 2}, link=FREE, node=NODE, context=128)
+    assert found["memory"]["states"] < whole.memory.states < whole.memory_alone.states
+    large = sum(p.numel() * 4 for p in single.parameters() if p.dim() == 2)
+    assert large / 2 <= whole.memory.weights < large * 0.75 and whole.memory_alone.weights >= large
+    graphs = reading.read(single, context=128).graphs
+    divided = meshes.divided({"decode": graphs["decode"]}, {"tensor": 2}, link=FREE)
+    assert whole.divided["decode"].traffic == traffic.sent(divided.ranks[0]["decode"])
+    assert whole.speedup("prefill") > 1 and whole.divided["prefill"].computing > whole.divided["decode"].computing
+
+
+@pytest.mark.parametrize("more", [("--dim", "batch=2"), ("--algebra", "exact")])
+def test_options_of_other_models_are_none_of_language_models(more: tuple[str, str], tmp_path: Path) -> None:
+    code, said = run("plan", tmp_path, "--mesh", "tensor=2", *more)
+    assert code == 2 and f"{more[0]} is for .onnx and .pt2 files, found a language model" in said
+
+
+def test_a_folder_that_holds_no_language_model_is_refused(file: Path) -> None:
+    (file.parent / "empty").mkdir()
+    for folder in (file.parent, file.parent / "empty"):
+        code, said = run("plan", folder, "--mesh", "tensor=2")
+        assert code and str(folder) in said.replace("\n", ""), said
+    code, said = run("plan", file, "--mesh", "tensor=2", "--context", 64)
+    assert code == 2 and "--context: expected a language model" in said
 
 
 @pytest.mark.parametrize(

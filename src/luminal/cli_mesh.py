@@ -11,10 +11,11 @@ import typer
 from rich import filesize
 from rich.table import Table
 
-from luminal import api, meshes, options, planning
+from luminal import api, llm, meshes, options, planning
 from luminal.console import err, out, say
 from luminal.core.errors import InputError
 from luminal.display import Display
+from luminal.llm import opening
 from luminal.options import (
     Activations,
     Algebra,
@@ -23,12 +24,10 @@ from luminal.options import (
     Link,
     Mesh,
     MicroBatches,
-    Model,
     Precision,
     Shard,
     Target,
     Threads,
-    Weights,
 )
 from luminal.planning import Forecast, Memory, Outlook
 from luminal.timing import text
@@ -41,7 +40,13 @@ def add(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Model,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="an .onnx file, or a .pt2 file that torch.export.save wrote; or a language model: a folder with "
+            "config.json and safetensors, or a .gguf file"
+        ),
+    ],
     mesh: Mesh = None,
     shard: Shard = None,
     link: Link = None,
@@ -56,7 +61,12 @@ def plan(
     target: Target = "host",
     precision: Precision = None,
     algebra: Algebra = None,
-    weights: Weights = None,
+    weights: Annotated[
+        str | None, typer.Option(help=options.WEIGHTS + "; of a language model, also as its compilation names them")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="of a language model: tokens that there is room for")
+    ] = None,
     activations: Activations = None,
     dim: Dims = None,
     constant: Constants = None,
@@ -67,13 +77,22 @@ def plan(
     axes = options.mesh(mesh)
     if axes is None:
         raise InputError("--mesh: expected an axis of a mesh at least, such as --mesh tensor=2")
+    asked: dict[str, Any] = {
+        "mesh": axes, "shard": options.shard(shard), "link": link, "micro_batches": micro_batches, "node": node,
+        "measured": measured,
+    }  # fmt: skip
+    chosen = options.choices(target, precision, algebra, weights, None, activations, dim, constant, threads)
+    del chosen["winograd"]
     with Display(err) as display:
-        chosen = options.choices(target, precision, algebra, weights, None, activations, dim, constant, threads)
-        del chosen["winograd"]
-        found = api.plan(
-            model, mesh=axes, shard=options.shard(shard), link=link, micro_batches=micro_batches, node=node,
-            measured=measured, progress=display.report, **chosen,
-        )  # fmt: skip
+        if opening.is_checkpoint(model):
+            for name, flag in (("dims", "dim"), ("constants", "constant"), ("algebra", "algebra")):
+                if chosen.pop(name):
+                    raise InputError(f"--{flag} is for .onnx and .pt2 files, found a language model, {str(model)!r}")
+            found = llm.plan(model, context=context, **asked, **chosen, progress=display.report)
+        elif context is not None:
+            raise InputError(f"--context: expected a language model, found {str(model)!r}")
+        else:
+            found = api.plan(model, **asked, **chosen, progress=display.report)
     if as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))
         return

@@ -6,10 +6,10 @@ lm.prefill(0, tokens)
 lm.decode({0: int(lm.logits(0).argmax())})
 """
 
-from luminal.llm.compiler import compile
+from luminal.llm.compiler import compile, plan
 from luminal.llm.encoders import compile_encoder
 from luminal.llm.engine import Engine
 from luminal.llm.model import LanguageModel, load
 from luminal.llm.sampling import Sampling
 
-__all__ = ["Engine", "LanguageModel", "Sampling", "compile", "compile_encoder", "load"]
+__all__ = ["Engine", "LanguageModel", "Sampling", "compile", "compile_encoder", "load", "plan"]

@@ -1,34 +1,19 @@
-"""Compiling a language model: a checkpoint, its graphs, one library."""
+"""Compiling a language model, and foretelling what it takes on several devices."""
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from luminal import api, arguments, meshes
-from luminal.codegen import interface
-from luminal.core.errors import InputError, ModelError, UnsupportedError
-from luminal.core.schedule.numeric import activations as activations_
-from luminal.core.schedule.numeric import quantise
+from luminal import api, meshes
 from luminal.core.target import Target
-from luminal.frontends.llm import blocks, checkpoint, families, gguf, graph, onnx_files, safetensors, stored
-from luminal.frontends.llm.adapters import MOST_RANK
-from luminal.frontends.llm.cache import TYPES, Room
-from luminal.frontends.llm.checkpoint import Checkpoint
-from luminal.frontends.llm.sampling import AT_ONCE, HALVES
-from luminal.llm import gguf_vocabulary
-from luminal.llm.model import BELONGING, LanguageModel, Shape
+from luminal.llm import reading
+from luminal.llm.model import LanguageModel
 from luminal.module import Module
+from luminal.planning import Outlook
 from luminal.progress import Progress
-from luminal.runtime import loader
 
-_CONTEXT, _CHUNK = 4096, 512  # tokens, unless the user asks for another number
-_MOST, _MOST_ADAPTERS = (1 << 24) - 1, 4096
+_TOLD = ("sample", "draw")  # entries that are told seeds, by each rank of its own: all return what the first drew
+_FORETOLD = ("prefill", "decode")
 
 
 def compile(
@@ -72,102 +57,56 @@ def compile(
     Raises UnsupportedError for a model that is not supported, ModelError for one that cannot be read, InputError for
     sizes that are none; and as ``luminal.compile`` does.
     """
-    activations_.parse(activations)
     mesh, shard = meshes.read(mesh, shard, source)
-    if cache not in TYPES:
-        raise InputError(f"cache: expected {' or '.join(TYPES)}, found {cache!r}")
-    for what, size in (("context", context), ("slots", slots), ("chunk", chunk)):
-        if size is not None and not arguments.is_whole(size, 1, _MOST):
-            raise InputError(f"{what}: expected a number of 1 or more, found {size!r}")
-    if not arguments.is_whole(speculate, 0, (chunk or _CHUNK) - 1):
-        raise InputError(
-            f"speculate: expected a number of drafts from 0 to {(chunk or _CHUNK) - 1}, below the tokens that are "
-            f"computed at once (chunk), found {speculate!r}"
-        )
-    kind = blocks.ENCODED.get(weights or "")
-    if weights is not None and kind is None and weights not in quantise.ALL:
-        raise InputError(f"unknown weights {weights!r}: expected {', '.join([*blocks.ENCODED, *quantise.ALL])}")
-    api.check_name(name)
-    asked, _ = api.options(target, precision, weights=None if kind else weights, threads=threads, search=search)
-    parts = HALVES if asked.grid is None else AT_ONCE
-    path = onnx_files.located(Path(source)) if isinstance(source, str | os.PathLike) else None
-    if path is not None:
-        if adapters:
-            raise InputError(
-                "adapters: an ONNX model does not say where they belong: compile what it was exported from"
-            )
-        if cache != "float32":
-            raise InputError(
-                f"cache: an ONNX model says itself of what type its cache is: expected none, found {cache!r}"
-            )
-        from luminal.llm import onnx_models  # with it comes the package onnx, which others do without
-
-        return onnx_models.compiled(
-            path, weights, context, _CONTEXT, slots, chunk or _CHUNK, speculate, name, parts, activations=activations,
-            target=target, precision=precision, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard,
-            link=link, progress=progress,
-        )  # fmt: skip
-    found = opened(source)
-    made_for = families.made_for(found)
-    context = min(made_for, _CONTEXT) if context is None else context
-    config, tensors = families.read(found, context, kind)
-    if config.learned_positions and context > made_for:
-        raise InputError(f"context: expected at most {made_for}, for which the model has positions, found {context}")
-    if config.recurrent:
-        for what, given, none, why in (
-            ("adapters", adapters, 0, "adapters are for products of attention and of networks, of which it has none"),
-            ("speculate", speculate, 0, "drafts that are wrong are taken back, which a recurrence cannot"),
-            ("cache", cache, "float32", "it has no keys and values"),
-        ):
-            if given != none:
-                raise UnsupportedError(f"{what}: expected {none} for this model, found {given!r}: {why}")
-    for what, size, most in (("adapters", adapters, _MOST_ADAPTERS), ("rank", rank, MOST_RANK)):
-        least = 0 if what == "adapters" else 1
-        if not arguments.is_whole(size, least, most):
-            raise InputError(f"{what}: expected a number from {least} to {most}, found {size!r}")
-    chunk = min(context, _CHUNK if chunk is None else chunk)
-    room = Room(context, slots, chunk, adapters, rank if adapters else 0, cache, speculate=min(speculate, chunk - 1))
-    called = interface.library_name(families.kind(found)) if name is None else name
-    graphs = {
-        entry: replace(made, approximations=tensors.approximations(made) + made.approximations)
-        for entry, made in graph.graphs(called, config, tensors, room, parts).items()
-    }
+    given: dict[str, Any] = {
+        "activations": activations, "target": target, "precision": precision, "threads": threads, "search": search,
+    }  # fmt: skip
+    read = reading.read(
+        source, weights=weights, context=context, slots=slots, chunk=chunk, speculate=speculate, adapters=adapters,
+        rank=rank, cache=cache, name=name, **given,
+    )  # fmt: skip
+    graphs = dict(read.graphs)
     if mesh is not None:
-        graphs |= {name: meshes.from_first(graphs[name], mesh) for name in ("sample", "draw")}
+        graphs |= {entry: meshes.from_first(graphs[entry], mesh) for entry in _TOLD}
     module = api.compile(
-        graphs, weights=None if kind else weights, activations=activations, target=target, precision=precision,
-        name=called, threads=threads, emulate=emulate, search=search, mesh=mesh, shard=shard, link=link,
-        progress=progress,
+        graphs, weights=read.weights, name=read.name, emulate=emulate, mesh=mesh, shard=shard, link=link,
+        progress=progress, **given,
     )  # fmt: skip
     assert isinstance(module, Module)
-    return LanguageModel(module, Shape.of(config, room), files(found))
+    return LanguageModel(module, read.shape, read.files)
 
 
-def opened(source: Any) -> Checkpoint:
-    """The checkpoint that ``source`` is. Raises ModelError where it is none."""
-    if isinstance(source, str | os.PathLike):
-        if (Path(source) / loader.MANIFEST).is_file():
-            raise ModelError(
-                f"{source} is compiled already: luminal.llm.load opens language models, luminal.load others"
-            )
-        return stored.opened(Path(source))
-    if hasattr(source, "config") and hasattr(source, "state_dict"):
-        return checkpoint.Module(source)
-    raise ModelError(
-        "expected a model of transformers, a folder with config.json and safetensors, or a GGUF file, found "
-        f"{type(source).__name__}"
-    )
+def plan(
+    source: Any,
+    *,
+    mesh: meshes.Mesh,
+    shard: meshes.Shard = "auto",
+    link: str | None = None,
+    micro_batches: int = 1,
+    node: str | None = None,
+    measured: float | None = None,
+    weights: str | None = None,
+    context: int | None = None,
+    slots: int = 1,
+    chunk: int | None = None,
+    cache: str = "float32",
+    activations: str | None = None,
+    target: str | Target = "host",
+    precision: str | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Outlook:
+    """Foretell what reading a prompt (``prefill``) and a token of each sequence (``decode``) take where the language
+    model ``source`` is divided among the ranks of ``mesh``: see ``luminal.plan``. Nothing is run.
 
-
-def files(found: Checkpoint) -> Mapping[str, bytes]:
-    """What an exported model keeps of its checkpoint besides its tensors."""
-    kept = {"config.json": json.dumps(found.config, indent=1, default=str).encode()}
-    if isinstance(found, safetensors.Folder):
-        present = (found.path / name for name in sorted(BELONGING))
-        kept |= {path.name: path.read_bytes() for path in present if path.is_file()}
-    if isinstance(found, gguf.Model):
-        try:
-            kept |= gguf_vocabulary.read(found.metadata).files()
-        except ModelError as error:  # it generates from tokens all the same
-            warnings.warn(f"the model has no tokenizer: {error}", stacklevel=3)
-    return kept
+    ``measured`` are the seconds of reading a prompt of typical length, half of ``chunk``, on one rank. How much of the
+    cache a token reads is data: the forecast counts one block of it. Arguments and errors are as for
+    ``luminal.llm.compile`` and ``luminal.plan``.
+    """
+    given: dict[str, Any] = {"activations": activations, "target": target, "precision": precision, "threads": threads}
+    read = reading.read(source, weights=weights, context=context, slots=slots, chunk=chunk, cache=cache, **given)
+    return api.plan(
+        {entry: read.graphs[entry] for entry in _FORETOLD}, mesh=mesh, shard=shard, link=link,
+        micro_batches=micro_batches, node=node, measured=measured, weights=read.weights, progress=progress,
+        **given,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from luminal.codegen import interface
 from luminal.core.errors import InputError
 from luminal.core.target import Target
 from luminal.frontends.llm.encoder import Encoder
-from luminal.llm.compiler import opened
+from luminal.llm.reading import opened
 from luminal.module import Module
 from luminal.progress import Progress
 

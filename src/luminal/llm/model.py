@@ -19,6 +19,7 @@ from luminal import destination
 from luminal import module as modules
 from luminal.core.data import Array
 from luminal.core.errors import ArtifactError, InputError
+from luminal.core.ir import Graph
 from luminal.frontends.llm import adapters
 from luminal.frontends.llm.cache import BLOCK, Room
 from luminal.frontends.llm.config import Attention, Config
@@ -79,6 +80,18 @@ class Shape:
             return False
         rings = [(w, rows) for w in self.windows if w is not None and (rows := self.room.rows(w)) < self.room.context]
         return length == 0 or all(max(0, length - window + 1) >= written - rows for window, rows in rings)
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """A language model before it is compiled: its library's ``name``, the graph of each entry, what ``luminal.compile``
+    rounds their ``weights`` to, and the ``files`` that it keeps of its source, by name."""
+
+    name: str
+    graphs: Mapping[str, Graph]
+    weights: str | None
+    shape: Shape
+    files: Mapping[str, bytes]
 
 
 @dataclass

@@ -1,24 +1,21 @@
-"""Compiling a language model that is an ONNX model with a cache among its inputs and outputs."""
+"""Reading a language model that is an ONNX model with a cache among its inputs and outputs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from luminal import api, meshes
 from luminal.codegen import interface
 from luminal.core.errors import InputError
 from luminal.core.schedule.numeric import quantise
 from luminal.frontends.llm.cache import Room
-from luminal.llm.model import BELONGING, LanguageModel, Shape
+from luminal.llm.model import BELONGING, Shape, Uncompiled
 from luminal.llm.onnx_decoder import Model
-from luminal.module import Module
 
 _GENERATION = "generation_config.json"
 
 
-def compiled(
+def read(
     path: Path,
     weights: str | None,
     context: int | None,
@@ -28,8 +25,7 @@ def compiled(
     speculate: int,
     name: str | None,
     parts: int,
-    **options: Any,
-) -> LanguageModel:
+) -> Uncompiled:
     """The language model in the ONNX file ``path``, with what belongs to it in its folder. ``context`` is by default
     what the model was made for, or ``most`` if that is less or it does not say. ``parts`` are those of draws.
     Raises as ``luminal.llm.compile`` does."""
@@ -41,11 +37,7 @@ def compiled(
     room = Room(context, slots, chunk, spare=chunk, speculate=min(speculate, chunk - 1))
     called = interface.library_name(path.stem) if name is None else name
     vocabulary, graphs = model.entries(called, room, parts)
-    if options.get("mesh") is not None:
-        graphs |= {name: meshes.from_first(graphs[name], options["mesh"]) for name in ("sample", "draw")}
-    module = api.compile(graphs, weights=weights, name=called, **options)
-    assert isinstance(module, Module)
     kept = {name: (model.folder / name).read_bytes() for name in sorted(BELONGING) if (model.folder / name).is_file()}
     if model.ends is not None and _GENERATION not in kept:
         kept[_GENERATION] = json.dumps({"eos_token_id": model.ends}).encode()
-    return LanguageModel(module, Shape(vocabulary, room, (None,), one_by_one=True), kept)
+    return Uncompiled(called, graphs, weights, Shape(vocabulary, room, (None,), one_by_one=True), kept)

@@ -26,6 +26,11 @@ def is_plain(path: Path) -> bool:
     return (path / loader.MANIFEST).is_file() and not (path / model.DESCRIPTION).is_file()
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether what lies there is a folder, or a GGUF file: no ONNX model and no program of PyTorch by themselves."""
+    return path.is_dir() or path.suffix == ".gguf"
+
+
 def is_encoder(path: Path) -> bool:
     """Whether it is the checkpoint of an encoder of text. Raises ModelError for a config that cannot be read."""
     config = path / safetensors.CONFIG
