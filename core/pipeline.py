@@ -76,9 +76,11 @@ def compile_graphs(
     target: Target,
     watch: Watch = lambda stage, value: None,
     memory: int | str | None = None,
+    known: algebra.Forms | None = None,
 ) -> Program:
     """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels. ``memory`` bounds
-    what the values of each take (see ``schedule.program.assembly``).
+    what the values of each take (see ``schedule.program.assembly``). ``known`` are forms of sums, found for programs
+    that are alike, such as those of other ranks; those of this one are added.
 
     This is the whole lowering, a line for each pass. ``watch`` is called with the name of each and with what it hands
     on: for each entry a graph, as given and after each of ``PASSES`` that applies, and the clusters of its kernels; in
@@ -108,6 +110,7 @@ def compile_graphs(
         watch(by, graph)
         return made
 
+    known = {} if known is None else known
     wholes: list[Contracted] = []
     for graph in graphs.values():
         _check_names(graph)
@@ -117,7 +120,7 @@ def compile_graphs(
         watch("graph", graph)
         if multiplies_bytes:
             graph = passed("integer contractions", integers.integral(graph))
-        graph = rewritten(graph, target, passed)
+        graph = rewritten(graph, target, passed, known)
         graph = passed("look-ups", looked_up.of_few(graph))
         if target.algebra == BOUNDED:
             graph = passed("online reductions", online.in_parts(graph, target))
@@ -142,8 +145,13 @@ def compile_graphs(
     return program
 
 
-def rewritten(graph: Graph, target: Target, passed: Callable[[str, Graph], Graph] = lambda by, made: made) -> Graph:
-    """``graph`` after the passes that choose what is computed, and not how; each is ``passed``.
+def rewritten(
+    graph: Graph,
+    target: Target,
+    passed: Callable[[str, Graph], Graph] = lambda by, made: made,
+    known: algebra.Forms | None = None,
+) -> Graph:
+    """``graph`` after the passes that choose what is computed, and not how; each is ``passed``. ``known`` as above.
 
     Convolutions by minimal filtering are made of such a graph, where they are asked for. They are left as they are: a
     sum of products says nothing of the error budget that they were chosen by.
@@ -153,7 +161,7 @@ def rewritten(graph: Graph, target: Target, passed: Callable[[str, Graph], Graph
     if target.algebra == BOUNDED:
         graph = passed("strips", strips.in_strips(graph, target))  # of the products that gradients have in common
     if target.algebra == BOUNDED and not any(x.option == "winograd" for x in graph.approximations):
-        graph = passed(ALGEBRA, algebra.improved(graph, target))
+        graph = passed(ALGEBRA, algebra.improved(graph, target, known))
     return graph
 
 

@@ -11,10 +11,11 @@ import pytest
 
 import luminal
 from luminal.codegen import render
-from luminal.core import ir, movement, ops, traverse, types
+from luminal.core import interp, ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.algebra import by_size, stage
+from luminal.core.decompose import reduction
 from luminal.core.decompose.contraction import matmul
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
@@ -132,3 +133,34 @@ def test_the_bound_is_where_the_costs_meet() -> None:
     """By the multiplications alone at 256 * 512 * 256 / (2 * 256 * 512 - 256 * 256) rows, for which bytes are moved."""
     (noted,) = stage.improved(chain(), AVX2).approximations
     assert 64 < int(noted.form.split()[2]) < 512
+
+
+def test_regions_alike_but_for_their_sizes_have_forms_of_their_own() -> None:
+    """Sums over all rows of products: of two sizes with the same bounds, in one graph or in two."""
+    w = ir.input_("w", (8, 64), F32)
+    sizes = [sym.var(name, 1, 64) for name in ("rows", "lines")]
+    x, y = (ir.input_(str(size), (size, 64), F32) for size in sizes)
+    totals = [reduction.sum_(matmul(matmul(each, movement.transpose(w, 0, 1)), w), [0, 1]) for each in (x, y)]
+    both = Graph(
+        "m",
+        (w, x, y),
+        tuple(zip(("first", "second"), totals, strict=True)),
+        tuple(v for size in sizes for v in sym.variables(size)),
+    )
+    alone = [
+        Graph("m", (w, one), (("y", total),), tuple(sym.variables(size)))
+        for one, total, size in zip((x, y), totals, sizes, strict=True)
+    ]
+    known: stage.Forms = {}
+    rng = np.random.default_rng(0)
+    given = {n: rng.standard_normal(s).astype("f") for n, s in (("w", (8, 64)), ("rows", (5, 64)), ("lines", (9, 64)))}
+    exact = [each.astype(float).sum(0) @ given["w"].T @ given["w"] for each in (given["rows"], given["lines"])]
+    for graph in (both, *alone):
+        found = stage.improved(graph, AVX2, known)
+        assert found is not graph
+        inputs = {str(node.attr.name): given[str(node.attr.name)] for node in graph.inputs}
+        results = interp.run(found, inputs, mode="float64").outputs
+        wanted = [e.sum() for e, total in zip(exact, totals, strict=True) if any(r is total for r in graph.results)]
+        np.testing.assert_allclose(results, wanted, rtol=1e-12)
+    before = len(known)
+    assert stage.improved(both, AVX2, known) is not both and len(known) == before

@@ -12,9 +12,10 @@ from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 
 
-def described(region: Region) -> tuple[str, tuple[Node, ...]]:
+def described(region: Region) -> tuple[str, tuple[Node, ...], tuple[sym.Var, ...]]:
     """All of ``region`` that its forms depend on, as text with numbers for its tensors, and the tensors. Sizes that are
-    not known have numbers too, and their bounds: no name of the model is in the text."""
+    not known have numbers too, and their bounds: no name of the model is in the text. They come last: a path is of the
+    sizes of its region."""
     tensors: dict[Node, int] = {}
     dims: dict[sym.Var, sym.Int] = {}
 
@@ -55,7 +56,7 @@ def described(region: Region) -> tuple[str, tuple[Node, ...]]:
     for term in region.terms:
         lines.append("+ " + ", ".join(map(along, sorted(term.axes, key=str))))
         lines += map(factor, term.factors)
-    return "\n".join(lines), tuple(tensors)
+    return "\n".join(lines), tuple(tensors), tuple(dims)
 
 
 def renewed(path: Path, by: Mapping[Node, Node]) -> Path:

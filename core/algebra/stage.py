@@ -20,23 +20,25 @@ from luminal.core.ir import Graph, Node, Origins
 from luminal.core.origins import Approximation, Origin
 from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
+from luminal.core.symbolic import Var
 from luminal.core.target import Target
 
 _ROOTS = (ops.MUL, ops.ADD, ops.MULTIPLY_ADD, ops.DIV, ops.SUM_REDUCE)  # what a region is computed by at last
 # A region, a path for each of its terms, and what it costs as spelled.
 _Form: TypeAlias = tuple[Region, list[Path], float]
-_Forms: TypeAlias = dict[str, tuple[tuple[Node, ...], list[Path], float]]
+# By the text of a region and its sizes: its tensors, the paths of its cheapest form, and what that costs.
+Forms: TypeAlias = dict[tuple[str, tuple[Var, ...]], tuple[tuple[Node, ...], list[Path], float]]
 WORTH = 0.9  # most of the spelled form's cost that another may have to take its place
 
 
-def improved(graph: Graph, target: Target) -> Graph:
+def improved(graph: Graph, target: Target, known: Forms | None = None) -> Graph:
     """``graph`` with functions in simpler forms, and regions in cheaper ones, each noted in ``approximations``;
-    ``graph`` itself where there are none."""
+    ``graph`` itself where there are none. ``known`` are those that were found in other graphs for this target, to which
+    those of this one are added."""
     graph = functions.simpler(graph)
     found: list[Approximation] = []
     origins: Origins = dict(graph.origins)
-
-    forms: _Forms = {}
+    forms = {} if known is None else known
 
     def inside(roots: tuple[Node, ...]) -> tuple[Node, ...]:
         search = _Search(roots, target, origins, forms)
@@ -53,7 +55,7 @@ def improved(graph: Graph, target: Target) -> Graph:
 class _Search:
     """Regions of one body, from its results upwards."""
 
-    def __init__(self, roots: Sequence[Node], target: Target, origins: Origins, known: _Forms) -> None:
+    def __init__(self, roots: Sequence[Node], target: Target, origins: Origins, known: Forms) -> None:
         self.target = target
         self.origins = origins
         self.known = known
@@ -181,8 +183,8 @@ class _Search:
         self.origins.update((node, found) for node, found in origins.items() if node not in self.origins)
         as_was = spelled(root, taken.whole)
         words = f"{as_was} becomes {written(taken.paths)}, for {before:.0f} cycles {after:.0f}{why}"
-        key, _ = alike.described(taken.region)
-        noted = Approximation("algebra", words, taken.origins, structure("region", key), form.written(taken.paths))
+        key = structure("region", alike.described(taken.region)[0])
+        noted = Approximation("algebra", words, taken.origins, key, form.written(taken.paths))
         self.found.append(noted)
 
     def by_size(self, region: Region, price: Price) -> BySize | None:
@@ -268,7 +270,8 @@ class _Search:
 
     def paths(self, region: Region, price: Price) -> tuple[list[Path], float]:
         """``cheapest_form``, which is found once for regions that are alike."""
-        key, tensors = alike.described(region)
+        text, tensors, dims = alike.described(region)
+        key = text, dims
         if key not in self.known:
             self.known[key] = tensors, *cheapest_form(region, price)
             return self.known[key][1:]

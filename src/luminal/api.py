@@ -14,6 +14,7 @@ from luminal import arguments, artifact, entries, meshes, mixed, pipelined_train
 from luminal.codegen import interface, render
 from luminal.codegen.names import identifiers
 from luminal.core import device, pipeline
+from luminal.core.algebra.stage import Forms
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, Unsupported
 from luminal.core.ir import Graph
@@ -181,8 +182,9 @@ def compile(
             tuned = tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
-        program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory)
-        others = [compile_graphs(called, other, chosen, memory=memory) for other in ranks]
+        known: Forms = {}
+        program = compile_graphs(called, graphs, chosen, stages.inside("compile"), memory, known)
+        others = [compile_graphs(called, other, chosen, memory=memory, known=known) for other in ranks]
         if staged is not None:
             program, *others = (staged.joined(each, chosen) for each in (program, *others))
             graphs = wholes
