@@ -200,11 +200,15 @@ def test_language_models_are_foretold_from_their_checkpoints(tmp_path: Path) -> 
     give, once each."""
     single, _ = language_models(layers=2)
     single.save_pretrained(tmp_path / "llama")
-    shard = ("--shard", "model.layers.0.mlp.up_proj.weight=tensor:0")
     mesh = ("--mesh", "tensor=2", "--link", FREE, "--node", NODE)
-    code, said = run("plan", tmp_path / "llama", *mesh, *shard, "--context", 64, "--json")
+    code, said = run("plan", tmp_path / "llama", *mesh, "--context", 64, "--json")
     found = json.loads(said[said.index("{") :])
     assert code == 0 and found["divided"].keys() == {"prefill", "decode"}
+    code, said = run("plan", tmp_path / "llama", *mesh, "--context", 64)
+    lines = [line for line in said.splitlines() if "mlp.up_proj" in line and line.startswith("decode")]
+    assert code == 0 and lines == [
+        "decode: model.layers.*.mlp.up_proj.weight: axis 0 in parts of 64 along tensor (2 of them)"
+    ]
     whole = luminal.llm.plan(single, mesh={"tensor": 2}, link=FREE, node=NODE, context=128)
     assert found["memory"]["states"] < whole.memory.states < whole.memory_alone.states
     large = sum(p.numel() * 4 for p in single.parameters() if p.dim() == 2)

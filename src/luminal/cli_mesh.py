@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,8 +99,20 @@ def plan(
         typer.echo(json.dumps(_as_json(found), indent=2))
         return
     out.print(_table(found))
-    for line in (*found.plan, *planning.lines(found)):
+    for line in (*_of_layers(found.plan), *planning.lines(found)):
         say(line)
+
+
+def _of_layers(plan: Sequence[str]) -> list[str]:
+    """The lines of a plan, of which those that differ in the numbers of their names alone, as of layers, are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for line in plan:
+        names, found, rest = line.rpartition(": ")
+        alike.setdefault((re.sub(r"(?<=[._])\d+(?=\.|$)", "*", names) if found else "", rest), []).append(line)
+    return [
+        lines[0] if len(lines) == 1 else f"{names}: {rest} ({len(lines)} of them)"
+        for (names, rest), lines in alike.items()
+    ]
 
 
 def _as_json(found: Outlook) -> dict[str, Any]:
