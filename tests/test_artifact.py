@@ -247,13 +247,8 @@ for module, factor in ((first, 2), (second, 3)):
 """
 
 
-@pytest.mark.parametrize("compiler", ["", "-m ziglang c++"], ids=["usual", "ziglang"])
-def test_the_modules_of_two_models_go_into_one_process(
-    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if compiler:
-        pytest.importorskip("ziglang")
-        monkeypatch.setenv("CXX", f"{sys.executable} {compiler}")
+def test_the_modules_of_two_models_go_into_one_process(tmp_path: Path) -> None:
+    """With ziglang's C++ library in each: test_packaging.py."""
     for name, factor in (("first", 2.0), ("second", 3.0)):
         x = ir.input_("x", (4,), types.f32)
         compiled = luminal.compile(ir.Graph(name, (x,), (("y", x * factor),)))

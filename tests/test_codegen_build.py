@@ -1,5 +1,7 @@
 """Building: libraries that run, the cache, and what a user is told when the compiler is missing or refuses."""
 
+import shlex
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -169,6 +171,16 @@ def test_a_rejected_kernel_is_named_with_its_operators() -> None:
     with pytest.raises(BuildError, match=r"kernel weigh, made for Mul 'weigh' \(model.py:3\)") as caught:
         build.build(broken)
     assert "broken" in str(caught.value)
+
+
+def test_zig_links_by_a_driver_that_compiles_nothing_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its C++ driver would compile a C++ library, and each of them the runtime of a sanitizer."""
+    pytest.importorskip("ziglang")
+    clang = (sys.executable, "-m", "ziglang")
+    monkeypatch.setenv("CXX", shlex.join([*clang, "c++", "--target=aarch64-macos"]))
+    found = toolchain.find()
+    assert found.command == (*clang, "c++", "--target=aarch64-macos")
+    assert found.linker == (*clang, "cc", "--target=aarch64-macos", "-fno-sanitize=undefined")
 
 
 def test_a_missing_compiler_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

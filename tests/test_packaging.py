@@ -212,6 +212,28 @@ int main(void) {
 """
 
 
+# A second model, and both in one process: each module has zig's C++ library in it.
+OTHER = """
+other = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "other", graph.input, graph.input)
+other.output[0].name = "y"
+save(helper.make_model(other, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "other.onnx")
+"""
+BOTH = """
+import sys
+
+sys.path[:0] = ["build", "other"]
+import numpy
+import other
+import tiny
+
+x = numpy.zeros((3, 6), numpy.float32)
+for module, expected in ((tiny, 0.2), (other, 1)):
+    for found in (module.run(x), module.Model(threads=1)(x)):
+        (values,) = found.values()
+        assert abs(values - expected).max() < 1e-6, (module, values)
+"""
+
+
 def test_a_newcomer_without_a_system_compiler(environment: Path, tmp_path: Path) -> None:
     """docs/guide/installing.md: compiled, viewed, profiled, inspected, exported, called from C, by Python and pip."""
     hiding = ("unshare", "--mount", "--map-root-user", "sh", "-c", HIDDEN, "sh")
@@ -228,7 +250,7 @@ def test_a_newcomer_without_a_system_compiler(environment: Path, tmp_path: Path)
         return call(*hiding, *command, cwd=tmp_path, env=env)
 
     (tmp_path / "main.c").write_text(PROGRAM)
-    (tmp_path / "model.py").write_text(SCRIPT.split("x = generator")[0])
+    (tmp_path / "model.py").write_text(SCRIPT.split("x = generator")[0] + OTHER)
     run(python, "model.py")
     found = json.loads(run(python, "-m", "luminal", "doctor", "--json"))
     (compiler,) = (row for row in found["findings"] if row["subject"] == "C++ compiler")
@@ -239,6 +261,9 @@ def test_a_newcomer_without_a_system_compiler(environment: Path, tmp_path: Path)
     if VIEWER.is_dir():
         run(python, "-m", "luminal", "view", "build", "--no-time", "-o", "page.html")
         assert "contraction0" in (tmp_path / "page.html").read_text()
+    run(python, "-m", "luminal", "compile", "other.onnx", "-o", "other")
+    (tmp_path / "both.py").write_text(BOTH)
+    run(python, "both.py")
     flags = ("-I", "build", "-L", "build", "-ltiny", f"-Wl,-rpath,{tmp_path / 'build'}", "-o", "main")
     run(python, "-m", "ziglang", "cc", "-O2", "-std=c99", "main.c", *flags)
     assert run("./main") == "0.200\n"  # of equal numbers, softmax makes equal shares
