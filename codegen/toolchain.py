@@ -219,11 +219,12 @@ def _start(command: tuple[str, ...], advice: str = _ADVICE) -> Toolchain:
 
 def _linker(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command that links what ``command`` compiled. On a new machine, ziglang's C++ driver would compile a C++
-    library first, for minutes, and each of its drivers that of a sanitizer, which nothing here uses."""
+    library first, for minutes. Not told to optimise, each of its drivers would compile a sanitizer's runtime, which
+    nothing here uses, and slow C libraries, beside the fast ones that other programs are linked to."""
     if "ziglang" not in command:
         return command
     driver = command.index("ziglang") + 1
-    return (*command[:driver], "cc", *command[driver + 1 :], "-fno-sanitize=undefined")
+    return (*command[:driver], "cc", *command[driver + 1 :], "-O2")
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
