@@ -19,13 +19,14 @@ from luminal.core import target as targets
 from luminal.core.algebra import form, stage, terms, write
 from luminal.core.algebra.cost import Price
 from luminal.core.algebra.factoring import cheapest_sum
+from luminal.core.algebra.shared import FREE, Shared
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.contraction import linear, matmul
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.rewrite import simplify
-from luminal.core.types import DType, f32, i64
+from luminal.core.rewrite import readers, simplify
+from luminal.core.types import DType, bool_, f32, i64
 from tests.schedule_support import run_program
 
 AVX2 = targets.parse("avx2", None, 2)
@@ -642,3 +643,21 @@ def test_a_text_that_is_no_form_is_refused(text: str) -> None:
     region = terms.read(matmul(x, x_("w", 8, 2)), lambda node: node.op in READ)
     with pytest.raises(InputError, match="is no form of the region with f0, f1; expected a form that a manifest"):
         form.read(text, region, Price(1, 1, 1))
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_no_region_reads_what_it_shares_through_a_concatenation(joined: bool) -> None:
+    """Two sums share a factor; a select that puts them side by side stores both, and one with zeros is a mask."""
+    x, y, z, w = (ir.input_(name, (8, 8), f32) for name in "xyzw")
+    shared = matmul(x, y)
+    left, right = matmul(shared, z), matmul(shared, w)
+    here = ir.input_("here", (8, 8), bool_)
+    root = ir.select(here, left, right if joined else 0.0)
+    root = root if joined else root + ir.select(here, 0.0, right)
+    nodes = traverse.topological([root])[::-1]
+    read = readers([root])
+    uses: dict[Node, int] = {}
+    for node in nodes:
+        uses[node] = sum(uses.get(x, 1) if x is not None and x.op in FREE else 1 for x in read.get(node, ()))
+    ends = Shared(nodes, read, uses).ends(shared)
+    assert set(ends) == ({left, right} if joined else {root})

@@ -99,9 +99,9 @@ def plan(
     """Foretell what reading a prompt (``prefill``) and a token of each sequence (``decode``) take where the language
     model ``source`` is divided among the ranks of ``mesh``: see ``luminal.plan``. Nothing is run.
 
-    ``measured`` are the seconds of reading a prompt of typical length, half of ``chunk``, on one rank. How much of the
-    cache a token reads is data: the forecast counts one block of it. Arguments and errors are as for
-    ``luminal.llm.compile`` and ``luminal.plan``.
+    Sizes are typical ones, as for ``luminal.plan``: a prompt has the geometric mean of 1 and ``chunk`` tokens, 22
+    of 512, and as many blocks of the cache count as are typical of its bounds. ``measured`` are the seconds that such a
+    prompt takes on one rank. Arguments and errors are as for ``luminal.llm.compile`` and ``luminal.plan``.
     """
     given: dict[str, Any] = {"activations": activations, "target": target, "precision": precision, "threads": threads}
     read = reading.read(source, weights=weights, context=context, slots=slots, chunk=chunk, cache=cache, **given)
