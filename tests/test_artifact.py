@@ -258,6 +258,20 @@ def test_the_modules_of_two_models_go_into_one_process(tmp_path: Path) -> None:
     run([sys.executable, tmp_path / "use.py", tmp_path / "first", tmp_path / "second"], folder=tmp_path)
 
 
+def test_what_python_modules_have_in_common_is_compiled_once(
+    module: Module, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module.export(tmp_path / "first")
+    x = ir.input_("x", (5,), types.f32)
+    other = luminal.compile(ir.Graph("other", (x,), (("y", x * 7.0),)))
+    assert isinstance(other, Module)
+    (other.folder / artifact.module_file("other")).unlink(missing_ok=True)
+    with caplog.at_level("DEBUG", "luminal.build"):
+        other.export(tmp_path / "second")
+    (command,) = [record.getMessage() for record in caplog.records]
+    assert "python_module.cpp" in command
+
+
 def test_an_export_without_the_python_module_has_none(module: Module, tmp_path: Path) -> None:
     """Also where an earlier export compiled it: compiled models are shared through the cache."""
     name = artifact.module_file("encoder_a")

@@ -25,8 +25,10 @@ import pybind11
 
 from luminal.codegen import build as builder
 from luminal.codegen import cache, emulation, headers, render, toolchain, weights
+from luminal.codegen.built import Product, Unit
 from luminal.codegen.host import EMULATOR, INCLUDE
 from luminal.codegen.render import SourceBundle
+from luminal.codegen.toolchain import Toolchain
 from luminal.core import config
 from luminal.core.data import Array, digest
 from luminal.core.errors import ArtifactError, BuildError, LuminalError, ModelError
@@ -299,16 +301,27 @@ def python_module(folder: Path, name: str) -> Path:
     if cache.whole(output):
         return output
     compiler = toolchain.find()
-    includes = [sysconfig.get_path("include"), pybind11.get_include(), ".", "include"]
-    with cache.appearing(output) as work:  # others may look at this folder
-        done = compiler.run(
-            [
-                *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
-                *(f"-I{path}" for path in includes),
-                *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", work.name),
-            ],
-            folder,
-        )
-        if done.returncode != 0:
-            raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
+    includes = [sysconfig.get_path("include"), pybind11.get_include(), str((folder / "include").absolute())]
+    flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", *(f"-I{path}" for path in includes))
+    common = builder.make(_of_all_modules(folder / "include", flags, compiler))
+    try:
+        with cache.appearing(output) as work:  # others may look at this folder
+            own = ("-DLM_RUNTIME_ELSEWHERE", "-I.", "-shared", "python_module.cpp", str(common.absolute()))
+            done = compiler.run([*flags, *own, "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", work.name], folder)
+            if done.returncode != 0:
+                raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
+    finally:
+        if config.NO_CACHE.value:
+            shutil.rmtree(common.parent)
     return output
+
+
+def _of_all_modules(include: Path, flags: Sequence[str], compiler: Toolchain) -> Product:
+    """What the Python modules of all models that were exported with the headers ``include`` have in common."""
+    made_from = headers.hashed(path.read_text() for path in sorted((include / "luminal").glob("*.h*")))
+    text = (
+        f"// For Python {sysconfig.get_python_version()}, by pybind11 {pybind11.__version__}, of {made_from}.\n"
+        '#include "luminal/python_module.hpp"\n'
+    )
+    unit = Unit(text, (*flags, "-DLM_RUNTIME_HERE"))
+    return Product("python_module.a", compiler, {"python.cpp": unit}, (), archive=True)

@@ -21,28 +21,13 @@
 
 #include "luminal/abi.h"
 #include "luminal/dlpack.hpp"
+#include "luminal/python_functions.hpp"
 #include "luminal/recycled.hpp"
 #include "luminal/text_arrays.hpp"
 
 namespace luminal_python {
 
 namespace py = pybind11;
-
-/// The exported functions of one library, without the model's name.
-struct Functions {
-    int32_t (*abi_version)();
-    const char* (*metadata_json)();
-    int32_t (*open)(const lm_options*, lm_library**);
-    int32_t (*close)(lm_library*);
-    int32_t (*context_create)(lm_library*, lm_context**);
-    void (*context_destroy)(lm_context*);
-    int32_t (*output_shape)(lm_context*, int32_t, const lm_value*, int32_t, int64_t*);
-    int32_t (*run)(lm_context*, int32_t, const lm_value*, lm_value*, void*);
-    int32_t (*reset)(lm_context*);
-    int32_t (*get_state)(lm_context*, int32_t, const lm_value*);
-    int32_t (*set_state)(lm_context*, int32_t, const lm_value*);
-    std::size_t (*last_error)(const lm_library*, const lm_context*, char*, std::size_t);
-};
 
 /// What no other exception of Python is for: the machine lacks what the library needs, or a run failed. A RuntimeError.
 struct LibraryError : std::runtime_error {
@@ -298,9 +283,8 @@ class Library {
         if (status != LM_OTHER_STAGE) check(status, context.get());
     }
 
-    /// Writes all states to a file or reads them from it, by a function of NAME_checkpoint.h.
-    template <class Function>
-    void with_file(const Function& function, const std::string& path) {
+    /// Writes all states to a file or reads them from it.
+    void with_file(StatesFile function, const std::string& path) {
         const Lease context(*this);
         char message[512] = "";
         const std::int32_t status = function(context.get(), path.c_str(), message, sizeof message);
