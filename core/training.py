@@ -22,7 +22,7 @@ from luminal.core.errors import InputError
 from luminal.core.gradient import pulled_back
 from luminal.core.ir import Graph, Node, State, constant
 from luminal.core.movement import reshape, slice_
-from luminal.core.types import f64
+from luminal.core.types import DType, f64
 
 LOSS, RATES, NORM = "loss", "lr", "gradient_norm"
 COUNT, GATHERED = "optimizer.step", "gradients"  # names of states
@@ -56,6 +56,7 @@ class Plan:
     clip_value: float | None = None
     accumulate: int = 1
     told: bool = False  # whether the norm of all gradients is an output
+    shared: DType = f64  # the type of the rates, and of all that is computed once for a group
 
 
 @dataclass
@@ -128,7 +129,7 @@ def step(graph: Graph, parameters: Sequence[Parameter], plan: Plan) -> Step:
         same = [(State(p.input, f"{p.name}.next", p.initial), p.input) for p in parameters]
         entries["accumulate"] = _entry(graph, parameters, (), (), [*same, *left.states])
         parts = [ir.input_(*_typed(p)) + g for p, g in trained]
-    rates = ir.input_(RATES, (len(plan.groups),), f64)
+    rates = ir.input_(RATES, (len(plan.groups),), plan.shared)
     told: list[tuple[str, Node]] = []
     if plan.clip_value is not None:
         parts = optimisers.clipped_to_value(parts, plan.clip_value)

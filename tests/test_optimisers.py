@@ -13,7 +13,7 @@ from luminal.core import interp, ir
 from luminal.core.decompose import optimisers
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
-from luminal.core.types import f64, i64
+from luminal.core.types import DType, f32, f64, i64
 
 SHAPES = {"matrix": (3, 5), "vector": (4,), "number": (), "kernel": (2, 3, 2, 2)}
 
@@ -35,9 +35,9 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def graph(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> Graph:
+def graph(name: str, options: dict[str, Any], shape: tuple[int, ...], shared: DType = f64) -> Graph:
     x, g = ir.input_("x", shape, f64), ir.input_("g", shape, f64)
-    rate, before = ir.input_("rate", (), f64), ir.input_("before", (), i64)
+    rate, before = ir.input_("rate", (), shared), ir.input_("before", (), i64)
     rule = optimisers.OPTIMISERS[name]
     kept = {key: ir.input_(key, size, f64) for key, size in rule.kept(options, shape).items()}
     numbers = optimisers.Numbers(rate, before, before + 1)
@@ -68,6 +68,25 @@ def test_steps_are_those_of_pytorch(case: tuple[str, dict[str, Any]], shape: tup
             values[key] = found[f"{key}.next"]
             np.testing.assert_allclose(values[key], theirs.state[x][key].numpy(), rtol=1e-12, atol=1e-14)
         values["x"] = found["new"]
+
+
+@pytest.mark.parametrize("before", [0, 1, 50, 5_000, 1_000_000])
+@pytest.mark.parametrize("case", OPTIONS.values(), ids=list(OPTIONS))
+def test_rates_in_float32_change_a_step_by_their_roundings(case: tuple[str, dict[str, Any]], before: int) -> None:
+    """As where a target has no float64: some 30 roundings of what is added to a parameter, two of the parameter."""
+    name, given = case
+    x = torch.zeros(7, requires_grad=True)
+    (group,) = optim.of_torch(getattr(torch.optim, name)([x], lr=0.05, **given), {id(x): "x"}).groups
+    steps = []
+    for shared in (f64, f32):
+        made = graph(name, dict(group.options), (7,), shared)
+        rng = np.random.default_rng(before)
+        values = {node.attr.name: rng.random(node.shape) + 0.5 for node in made.inputs}
+        values |= {"rate": np.array(0.05, shared.numpy), "before": np.array(before)}
+        values |= {key: values[key] / 4 for key in values if key == "grad_avg"}  # a mean is below the root of squares
+        steps.append((values["x"], interp.run(made, values).outputs[0]))
+    (first, exact), (_, found) = steps
+    assert (np.abs(found - exact) <= 2.0**-24 * (32 * np.abs(exact - first) + 2 * np.abs(first))).all()
 
 
 def test_what_pytorch_says_of_how_it_computes_is_ignored() -> None:

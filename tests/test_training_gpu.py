@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from luminal.core import target as targets
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.grid.divide import SynchroniseThreads
-from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
 from luminal.core.schedule.program import interpreter as programs
 from tests.codegen_gpu_support import Emulated
 from tests.drawn import draw
+from tests.test_opencl import needs_opencl
 from tests.test_recompute import Layer, batch
-from tests.training_support import EPS, Run
+from tests.training_support import EPS, Run, check
 
 Array = np.ndarray[Any, Any]
 
@@ -45,8 +47,8 @@ class Made(Exception):
 
 
 @cache
-def graph() -> Graph:
-    """A step of a layer, which is not compiled."""
+def graph(target: str) -> Graph:
+    """A step of a layer for a target, for which it is not compiled."""
     made: dict[str, Graph] = {}
 
     def keep(found: Mapping[str, Graph], **options: Any) -> None:
@@ -55,31 +57,29 @@ def graph() -> Graph:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Made):
         patch.setattr(api, "compile", keep)
-        decoder().compiled(name="layer")
+        decoder().compiled(name="layer", target=target)
     return made["train"]
-
-
-def is_wide(nest: ln.LoopNest) -> bool:
-    """Whether a kernel reads float64: the learning rate, which Metal has no type for."""
-    return any(array.dtype == types.f64 for array in nest.arrays)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_right_under_emulation(name: str, tmp_path: Path) -> None:
     """Its parameters are at most twice as far from those in float64 as eager mode's."""
     run, target = decoder(), targets.parse(name)
-    program = compile_graphs("layer", {"train": graph()}, target)
-    nests = {kernel.name: kernel.nest for kernel in program.kernels if not is_wide(kernel.nest)}
+    program = compile_graphs("layer", {"train": graph(name)}, target)
+    nests = {kernel.name: kernel.nest for kernel in program.kernels}
+    shared = types.f32 if name == "metal" else types.f64  # Metal has no float64
+    assert program.entries[0].inputs[-1].dtype == shared
     assert any(is_updated_alone(nest) for nest in nests.values())
     emulated = Emulated(nests, dialects.ALL[target.dialect], tmp_path)
     seen: dict[tuple[int, int], tuple[Array, Array]] = {}  # by place and size: what is there, and what was at first
 
     def run_kernel(nest: ln.LoopNest, arrays: dict[str, Array], *sizes: Any) -> bool:
         seen.update({(a.ctypes.data, a.size): (a, a.copy()) for a in arrays.values()} | seen)
-        return (interpreter.run if is_wide(nest) else emulated.run_nest)(nest, arrays, *sizes)
+        return emulated.run_nest(nest, arrays, *sizes)
 
     x, y = batch(0)
-    inputs = dict(zip((tensor.name for tensor in program.entries[0].inputs), (x, y, np.array([0.1])), strict=True))
+    values = (x, y, np.array([0.1], shared.numpy))
+    inputs = dict(zip((tensor.name for tensor in program.entries[0].inputs), values, strict=True))
     programs.run(program, inputs, {}, run_kernel=run_kernel)
     before = {name: value.detach().numpy().copy() for name, value in run.module.named_parameters()}
     exact = run.copied(torch.float64)
@@ -94,6 +94,14 @@ def test_a_step_is_right_under_emulation(name: str, tmp_path: Path) -> None:
             for a in (found, eager[parameter].detach().numpy().ravel())
         )
         assert error <= 2 * most + 2 * EPS * float(np.linalg.norm(value)), parameter
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("target", [*NAMES, pytest.param("opencl", marks=needs_opencl)])
+def test_steps_of_a_library_are_as_near_to_float64_as_those_of_pytorch(target: str, optimizer: str) -> None:
+    run = decoder()
+    run = replace(run, optimizer=getattr(torch.optim, optimizer)(run.module.parameters(), lr=0.01))
+    check(run, run.compiled(name="layer", target=target, emulate=target != "opencl"), (0, 3))
 
 
 def is_updated_alone(nest: ln.LoopNest) -> bool:

@@ -2,8 +2,9 @@
 
 A rule gets the parameter, its gradient, what is kept by name, and the numbers of the step; it returns the new parameter
 and what is kept from now on. All are computed in the parameter's own type or float32, whichever is wider, and rounded
-once. Numbers that are alike for a whole group, such as corrections of bias, are computed in float64. The forms are
-PyTorch's, so that a step from PyTorch's state ends where PyTorch's would.
+once. Numbers that are alike for a whole group, such as corrections of bias, are computed in the type of its rate:
+float64, unless the target has none. The forms are PyTorch's, so that a step from PyTorch's state ends where PyTorch's
+would.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from luminal.core import ops
 from luminal.core.decompose import compare, reduction
 from luminal.core.decompose.arithmetic import rsqrt, sqrt
 from luminal.core.decompose.contraction import matmul
+from luminal.core.decompose.exponential import expm1
 from luminal.core.decompose.power import pow_
 from luminal.core.ir import Node, cast, constant, expand, reduce, select, unary
 from luminal.core.types import f64
@@ -28,17 +30,23 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Numbers:
-    """What all parameters of a group share: the ``rate``, float64, and how many steps there were ``before`` this one
-    and with it, ``count``; both are None for an optimiser that does not count."""
+    """What all parameters of a group share: the ``rate``, float64 or float32, and how many steps there were ``before``
+    this one and with it, ``count``; both are None for an optimiser that does not count."""
 
     rate: Node
     before: Node | None = None
     count: Node | None = None
 
     def of_count(self, function: Callable[[Node], Node]) -> Node:
-        """``function`` of the count, in float64."""
+        """``function`` of the count, in the type of the rate."""
         assert self.count is not None
-        return function(cast(self.count, f64))
+        return function(cast(self.count, self.rate.dtype))
+
+    def remainder(self, base: float) -> Node:
+        """1 - base**count. In float32 the difference has too few digits where the power is near 1."""
+        if self.rate.dtype == f64:
+            return self.of_count(lambda count: 1 - pow_(constant(base, f64), count))
+        return self.of_count(lambda count: -expm1(count * (math.log(base) if base else -math.inf)))
 
 
 @dataclass(frozen=True)
@@ -112,8 +120,7 @@ def _adam(x: Node, g: Node, kept: Kept, options: Options, numbers: Numbers) -> t
     squares = left["exp_avg_sq"]
     if options["amsgrad"]:
         squares = left["max_exp_avg_sq"] = compare.maximum(kept["max_exp_avg_sq"], squares)
-    pace = numbers.rate / numbers.of_count(lambda count: 1 - pow_(constant(first, f64), count))
-    spread = numbers.of_count(lambda count: sqrt(1 - pow_(constant(second, f64), count)))
+    pace, spread = numbers.rate / numbers.remainder(first), sqrt(numbers.remainder(second))
     return x - left["exp_avg"] / (sqrt(squares) / _at(spread, x) + options["eps"]) * _at(pace, x), left
 
 
@@ -155,7 +162,7 @@ def _adafactor(x: Node, g: Node, kept: Kept, options: Options, numbers: Numbers)
     size = float(math.prod(n for n in x.shape if isinstance(n, int)))  # no parameter has a symbolic size
     share = _at(numbers.of_count(lambda count: pow_(count, options["beta2_decay"])), x)
     pace = numbers.of_count(lambda count: compare.minimum(numbers.rate, rsqrt(count)))
-    scale = compare.at_least(cast(_length(x), f64) / size**0.5, smallest) * pace
+    scale = compare.at_least(cast(_length(x), numbers.rate.dtype) / size**0.5, smallest) * pace
     if options["weight_decay"]:
         x = x * _at(1 - numbers.rate * options["weight_decay"], x)
     if x.rank > 1:
@@ -167,7 +174,7 @@ def _adafactor(x: Node, g: Node, kept: Kept, options: Options, numbers: Numbers)
         left = {"variance": moved(kept["variance"], g * g, share)}
         estimate = left["variance"]
     update = rsqrt(compare.at_least(estimate, least * least)) * g
-    most = compare.at_least(cast(_length(update), f64) / (size**0.5 * options["d"]), 1.0)
+    most = compare.at_least(cast(_length(update), numbers.rate.dtype) / (size**0.5 * options["d"]), 1.0)
     return x - update * _at(scale / most, x), left
 
 

@@ -36,7 +36,6 @@ from luminal.core.mesh.partition import Weight
 from luminal.core.ops import EVERY
 from luminal.core.sizes import largest
 from luminal.core.training import GATHERED, NORM, RATES, Parameter, Plan
-from luminal.core.types import f64
 
 # What a rank does in a step, by name: the first and the last two once, the others for each micro-batch.
 CLEAR, FORWARD, BACKWARD, SQUARES, UPDATE = "clear", "forward", "backward", "squares", "update"
@@ -322,7 +321,7 @@ class _Steps:
             if own or last:
                 inputs += every_square
             shown += [(NORM, norm)] if plan.told else []
-        rates = ir.input_(RATES, (len(plan.groups),), f64)
+        rates = ir.input_(RATES, (len(plan.groups),), plan.shared)
         others = [p for p in self.parameters if owners[p.name] == number and p not in own]
         states = [*training.updated(own, parts, plan, rates), *map(_same, others), *states]
         yield UPDATE, self._graph([rates, *inputs], shown if last else [], states)

@@ -25,14 +25,16 @@ from luminal import (
     structure,
     tensors,
 )
-from luminal.codegen import interface
+from luminal.codegen import dialects, interface
 from luminal.core import config, derivative, training
 from luminal.core.decompose import losses, random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node, constant
 from luminal.core.mesh.divide import PIPELINE
 from luminal.core.ops import EVERY
+from luminal.core.target import Target, parse
 from luminal.core.training import Parameter, Plan
+from luminal.core.types import DType, f32, f64
 from luminal.module import Module
 from luminal.optim import Optimizer
 from luminal.sharded import Sharding
@@ -110,7 +112,7 @@ class Training:
             results = [tensors.to_torch(r) for r in results]
         return structure.rebuild(self._described, results)
 
-    def _rates(self, lr: float | Sequence[float] | None) -> NDArray[np.float64]:
+    def _rates(self, lr: float | Sequence[float] | None) -> NDArray[Any]:
         if lr is None and self._optimizer is not None:
             _check_unchanged(self._fixed, _fixed(self._optimizer))
             lr = [float(group["lr"]) for group in self._optimizer.param_groups]
@@ -121,7 +123,7 @@ class Training:
         )
         if rates.shape != (count,):
             raise InputError(f"lr: expected a learning rate for each of {count} groups, found {len(rates)}")
-        return np.ascontiguousarray(rates)
+        return np.ascontiguousarray(rates, self._plan.shared.numpy)
 
     def eval(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, in evaluation mode, on the present parameters. On a mesh all ranks call it."""
@@ -365,6 +367,7 @@ def compile_training(
     cannot be compiled or has no gradient, with its place in the model.
     """
     plan = _plan(clip_norm, clip_value, accumulate)
+    plan = replace(plan, shared=_shared(options.get("target", "host")))
     mesh, shard = meshes.read(options.get("mesh"), options.get("shard", "auto"), model)
     options |= {} if mesh is None else {"mesh": mesh, "shard": shard}
     batches = pipelines.check_micro_batches(options.get("micro_batches", 1), mesh)
@@ -530,6 +533,11 @@ def _grouped(plan: Plan, optimizer: Any, trainable: Sequence[str], known: Sequen
         raise InputError(f"optimizer: expected one of torch.optim or luminal.optim, found {type(optimizer).__name__}")
     groups = [(optimizer.name, group.options) for group in optimizer.groups]
     return replace(plan, groups=groups), optim.grouped(optimizer, trainable, known)
+
+
+def _shared(target: str | Target) -> DType:
+    """The type of learning rates and of what follows from them: float64, where the target has it."""
+    return f32 if "float64" in dialects.ALL[parse(target).dialect].lacks else f64
 
 
 def _plan(clip_norm: float | None, clip_value: float | None, accumulate: int) -> Plan:
