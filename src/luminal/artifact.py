@@ -318,10 +318,9 @@ def python_module(folder: Path, name: str) -> Path:
 
 def _of_all_modules(include: Path, flags: Sequence[str], compiler: Toolchain) -> Product:
     """What the Python modules of all models that were exported with the headers ``include`` have in common."""
-    made_from = headers.hashed(path.read_text() for path in sorted((include / "luminal").glob("*.h*")))
-    text = (
-        f"// For Python {sysconfig.get_python_version()}, by pybind11 {pybind11.__version__}, of {made_from}.\n"
-        '#include "luminal/python_module.hpp"\n'
-    )
-    unit = Unit(text, (*flags, "-DLM_RUNTIME_HERE"))
+    line = '#include "luminal/python_module.hpp"\n'
+    found = filter(Path.is_file, map(include.joinpath, headers.needed([line])))  # the compiler says what is not there
+    made_from = headers.hashed(path.read_text() for path in found)
+    about = f"// For Python {sysconfig.get_python_version()}, by pybind11 {pybind11.__version__}, of {made_from}.\n"
+    unit = Unit(about + line, (*flags, "-DLM_RUNTIME_HERE"))
     return Product("python_module.a", compiler, {"python.cpp": unit}, (), archive=True)

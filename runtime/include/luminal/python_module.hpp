@@ -108,8 +108,8 @@ inline void define(py::module_& module, const Model& model) {
 
 LM_RUNTIME_FUNCTION PyObject* make_module(const Model& model) {
     PYBIND11_CHECK_PYTHON_VERSION
-    PYBIND11_ENSURE_INTERNALS_READY
     try {
+        PYBIND11_ENSURE_INTERNALS_READY
         auto module = py::module_::create_extension_module(model.name, model.description, new PyModuleDef());
         define(module, model);
         return module.release().ptr();
